@@ -10,7 +10,7 @@ namespace cistern::residency {
 
 void AwaitedTurns::Tell(catalog::TreeId tree, catalog::KeyHash last, std::uint32_t told_ms) {
   if (!lower_.present() || lower_.closed() || stopping_) return;
-  counters_.turns_told.Add();
+  context_.counters.turns_told.Add();
   if (const auto same = by_last_.find(last); same != by_last_.end()) GiveUp(same->second);
   const std::uint64_t now_ms = residents_.NowMs();
   const auto window = ahead_.WindowOf(told_ms);
@@ -26,11 +26,11 @@ void AwaitedTurns::Tell(catalog::TreeId tree, catalog::KeyHash last, std::uint32
   const std::uint64_t first_ms = window ? from_ms : turn->until_ms;
   turn->due = !window;
   Await(std::move(turn), first_ms);
-  steps_.Count(2);
+  context_.steps.Count(2);
   while (due_.size() > kMost) GiveUp(std::prev(due_.end()));
   changed_.Pulse();
   if (std::exchange(running_, true)) return;
-  lower_.Spawn(OutOfLanes(executor_, [this] { return Run(); }));
+  lower_.Spawn(OutOfLanes(context_.executor, [this] { return Run(); }));
 }
 
 void AwaitedTurns::Await(TurnPtr turn, std::uint64_t at_ms) {
@@ -66,17 +66,17 @@ Task<void> AwaitedTurns::Came(catalog::KeyHash last) {
   if (found == by_last_.end()) co_return;
   TurnPtr turn = Take(found->second);
   ahead_.Note(turn->told_ms, residents_.NowMs() - turn->asked_ms);
-  if (!turn->fetched) counters_.ahead_too_late.Add();
+  if (!turn->fetched) context_.counters.ahead_too_late.Add();
   changed_.Pulse();
   co_await LetGo(std::move(turn), Why::kCame);
 }
 
 bool AwaitedTurns::TrimOne() {
   const std::uint64_t bytes = residents_.held_bytes();
-  if (bytes == 0 || policy::FetchAhead::MayHold(bytes, slots_.bytes())) return false;
+  if (bytes == 0 || policy::FetchAhead::MayHold(bytes, context_.slots.bytes())) return false;
   const std::optional<policy::EntryId> first = residents_.order().FirstHeld();
   if (!first) return false;
-  steps_.Count();
+  context_.steps.Count();
   residents_.LetGo(*first);
   return true;
 }
@@ -89,7 +89,7 @@ void AwaitedTurns::Stop() {
 // Ends when nothing is awaited, and is begun again by what is told next.
 Task<void> AwaitedTurns::Run() {
   while (!stopping_) {
-    if (steps_.Spent()) co_await Yield();
+    if (context_.steps.Spent()) co_await Yield();
     if (!given_up_.empty()) {
       TurnPtr turn = std::move(given_up_.front());
       given_up_.pop_front();
@@ -101,12 +101,12 @@ Task<void> AwaitedTurns::Run() {
     const auto first = due_.begin();
     if (first->first > now_ms) {
       (void)co_await changed_.Wait(
-          clock_.Now().PlusUs(static_cast<std::int64_t>((first->first - now_ms) * 1'000)));
+          context_.clock.Now().PlusUs(static_cast<std::int64_t>((first->first - now_ms) * 1'000)));
       continue;
     }
     residents_.NoteTime();
     TurnPtr turn = first->second;
-    steps_.Count();
+    context_.steps.Count();
     if (turn->due) {
       Take(first);
       co_await Lapse(std::move(turn));
@@ -125,7 +125,7 @@ Task<void> AwaitedTurns::FetchFor(TurnPtr turn) {
   std::deque<catalog::KeyHash> chain = co_await FindChain(*turn);
   bool more = true;
   for (; more && !chain.empty(); chain.pop_back()) {
-    if (steps_.Spent()) co_await Yield();
+    if (context_.steps.Spent()) co_await Yield();
     more = !stopping_ && !turn->over && residents_.NowMs() < turn->until_ms;
     if (more) more = co_await FetchBlock(*turn, chain.back());
   }
@@ -135,58 +135,58 @@ Task<void> AwaitedTurns::FetchFor(TurnPtr turn) {
 
 Task<std::deque<catalog::KeyHash>> AwaitedTurns::FindChain(const Turn& turn) {
   std::deque<catalog::KeyHash> chain;
-  for (catalog::BlockId at = catalog_.FindKeyHash(turn.tree, turn.last);
-       at != catalog::kNoId && forest_.block(at).has_key();) {
-    const catalog::KeyHash key_hash = forest_.block(at).key_hash();
-    if (steps_.Spent()) {
+  for (catalog::BlockId at = context_.catalog.FindKeyHash(turn.tree, turn.last);
+       at != catalog::kNoId && context_.forest.block(at).has_key();) {
+    const catalog::KeyHash key_hash = context_.forest.block(at).key_hash();
+    if (context_.steps.Spent()) {
       co_await Yield();
       // The id may be another block's by then.
-      at = catalog_.FindKeyHash(turn.tree, key_hash);
+      at = context_.catalog.FindKeyHash(turn.tree, key_hash);
       if (at == catalog::kNoId) break;
     }
-    steps_.Count();
+    context_.steps.Count();
     chain.push_back(key_hash);
     if (chain.size() > kMostBlocks) chain.pop_front();
-    at = forest_.block(at).parent;
+    at = context_.forest.block(at).parent;
   }
   co_return chain;
 }
 
 Task<bool> AwaitedTurns::FetchBlock(Turn& turn, catalog::KeyHash key_hash) {
   for (std::uint16_t group = 0;; ++group) {
-    const catalog::NamespaceEntry* entry = catalog_.EntryOf(turn.tree);
+    const catalog::NamespaceEntry* entry = context_.catalog.EntryOf(turn.tree);
     if (entry == nullptr) co_return false;
     if (group == entry->groups.size()) co_return true;
-    const catalog::BlockId block = catalog_.FindKeyHash(turn.tree, key_hash);
+    const catalog::BlockId block = context_.catalog.FindKeyHash(turn.tree, key_hash);
     // What descends from it is gone as well.
     if (block == catalog::kNoId) co_return false;
-    const auto copy = forest_.See(block, group);
-    steps_.Count();
+    const auto copy = context_.forest.See(block, group);
+    context_.steps.Count();
     if (!copy || copy->in_memory) continue;
-    if (turn.over || catalog::Catalog::Expired(copy->expiry, catalog_.NowS()) ||
+    if (turn.over || catalog::Catalog::Expired(copy->expiry, context_.catalog.NowS()) ||
         !MayHold(turn.tree, group, copy->body_bytes))
       co_return false;
-    const bool came = co_await FetchRecord(turn, forest_.Take(block, group));
+    const bool came = co_await FetchRecord(turn, context_.forest.Take(block, group));
     if (!came) co_return false;
   }
 }
 
 bool AwaitedTurns::MayHold(catalog::TreeId tree, std::uint16_t group, std::uint64_t body_bytes) const {
-  const std::uint64_t bytes = catalog_.RecordBytesOf(tree, group, body_bytes);
-  return policy::FetchAhead::MayHold(residents_.held_bytes() + bytes, slots_.bytes()) &&
-         (options_.max_blocks == 0 ||
-          policy::FetchAhead::MayHold(residents_.order().held() + 1, options_.max_blocks));
+  const std::uint64_t bytes = context_.catalog.RecordBytesOf(tree, group, body_bytes);
+  return policy::FetchAhead::MayHold(residents_.held_bytes() + bytes, context_.slots.bytes()) &&
+         (context_.options.max_blocks == 0 ||
+          policy::FetchAhead::MayHold(residents_.order().held() + 1, context_.options.max_blocks));
 }
 
 Task<bool> AwaitedTurns::FetchRecord(Turn& turn, catalog::RecordId record) {
-  const catalog::RecordHandle handle = catalog_.HandleOf(record);
+  const catalog::RecordHandle handle = context_.catalog.HandleOf(record);
   turn.fetch = fetcher_.Start(record);
   turn.fetch->held = true;
   co_await turn.fetch->done.Wait();
   const bool came = turn.fetch->status.ok();
   turn.fetch.reset();
-  if (came) counters_.fetched_ahead.Add();
-  const bool here = catalog_.Lives(handle) && forest_.record(handle.record).in_memory();
+  if (came) context_.counters.fetched_ahead.Add();
+  const bool here = context_.catalog.Lives(handle) && context_.forest.record(handle.record).in_memory();
   if (turn.over) {
     LetGo(handle, Why::kGivenUp);
   } else if (came && here) {
@@ -196,13 +196,14 @@ Task<bool> AwaitedTurns::FetchRecord(Turn& turn, catalog::RecordId record) {
 }
 
 Task<void> AwaitedTurns::Lapse(TurnPtr turn) {
-  const catalog::BlockId last =
-      catalog_.EntryOf(turn->tree) == nullptr ? catalog::kNoId : catalog_.FindKeyHash(turn->tree, turn->last);
+  const catalog::BlockId last = context_.catalog.EntryOf(turn->tree) == nullptr
+                                    ? catalog::kNoId
+                                    : context_.catalog.FindKeyHash(turn->tree, turn->last);
   const std::optional<std::uint64_t> came_ms = CameUntold(*turn, last);
   // Nothing is learned of a prompt that is gone.
   if (last != catalog::kNoId) {
     ahead_.Note(turn->told_ms, came_ms);
-    if (!came_ms) counters_.turns_missed.Add();
+    if (!came_ms) context_.counters.turns_missed.Add();
   }
   co_await LetGo(std::move(turn), came_ms ? Why::kCame : Why::kLate);
 }
@@ -217,21 +218,21 @@ std::optional<std::uint64_t> AwaitedTurns::CameUntold(const Turn& turn, catalog:
 
 Task<void> AwaitedTurns::LetGo(TurnPtr turn, Why why) {
   for (const catalog::RecordHandle& handle : turn->held) {
-    if (steps_.Spent()) co_await Yield();
+    if (context_.steps.Spent()) co_await Yield();
     LetGo(handle, why);
   }
 }
 
 void AwaitedTurns::LetGo(catalog::RecordHandle handle, Why why) {
-  steps_.Count(2);
-  if (!catalog_.Lives(handle)) return;
-  catalog::Record& r = forest_.record(handle.record);
+  context_.steps.Count(2);
+  if (!context_.catalog.Lives(handle)) return;
+  catalog::Record& r = context_.forest.record(handle.record);
   if (!r.in_memory()) return;
-  if (why == Why::kCame) counters_.ahead_used.Add();
+  if (why == Why::kCame) context_.counters.ahead_used.Add();
   if (!residents_.order().Held(handle.record)) return;
   residents_.LetGo(handle.record);
   if (why != Why::kLate) return;
-  if (options_.lower.promote == Promotion::kWorth) r.flags |= catalog::Record::kTransient;
+  if (context_.options.lower.promote == Promotion::kWorth) r.flags |= catalog::Record::kTransient;
   if (r.references == 0) residents_.MakeColdest(handle.record);
 }
 

@@ -29,21 +29,11 @@ namespace cistern::residency {
 class AwaitedTurns final {
  public:
   AwaitedTurns(const StoreContext& context, LowerTier& lower, Residents& residents, Fetcher& fetcher)
-      : executor_(context.executor),
-        clock_(context.clock),
-        slots_(context.slots),
-        options_(context.options),
-        counters_(context.counters),
-        steps_(context.steps),
-        catalog_(context.catalog),
-        forest_(context.catalog.forest()),
-        lower_(lower),
-        residents_(residents),
-        fetcher_(fetcher) {}
+      : context_(context), lower_(lower), residents_(residents), fetcher_(fetcher) {}
   AwaitedTurns(const AwaitedTurns&) = delete;
   AwaitedTurns& operator=(const AwaitedTurns&) = delete;
 
-  Executor& executor() { return executor_; }
+  Executor& executor() { return context_.executor; }
 
   // A prompt whose last whole block is `last` has its next turn in so many milliseconds, 1 at least. Past
   // kMost the one that is due last is given up. No effect without a lower tier.
@@ -101,14 +91,7 @@ class AwaitedTurns final {
   Task<void> LetGo(TurnPtr turn, Why why);
   void LetGo(catalog::RecordHandle handle, Why why);
 
-  Executor& executor_;
-  const Clock& clock_;
-  memory::Slots& slots_;
-  const catalog::StoreOptions& options_;
-  catalog::StoreCounters& counters_;
-  StepBudget& steps_;
-  catalog::Catalog& catalog_;
-  catalog::Forest& forest_;
+  const StoreContext& context_;
   LowerTier& lower_;
   Residents& residents_;
   Fetcher& fetcher_;

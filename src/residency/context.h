@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// References that each part of a store works with. All are borrowed and outlive the parts.
+// References that each part of a store works with: a part keeps the context, which outlives it as all in it
+// does.
 #pragma once
 
 #include "arena/words.h"
@@ -33,6 +34,14 @@ struct StoreContext {
   StepBudget& steps;
   catalog::Catalog& catalog;
   SlowCalls* slow_calls = nullptr;  // null: nobody counts them
+
+  // The catalog's.
+  catalog::Forest& forest = catalog.forest();
+  catalog::PendingPuts& pending = catalog.pending();
+  catalog::Leases& leases = catalog.leases();
+  catalog::Conversations& conversations = catalog.conversations();
+  catalog::Sequences& sequences = catalog.sequences();
+  catalog::NamespaceTable& namespaces = catalog.namespaces();
 };
 
 }  // namespace cistern::residency

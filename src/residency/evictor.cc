@@ -6,21 +6,22 @@
 namespace cistern::residency {
 
 bool Evictor::MayGo(catalog::RecordId record) const {
-  const catalog::Record& r = forest_.record(record);
+  const catalog::Record& r = context_.forest.record(record);
   if (r.references > 0) return false;
   // A record in the lower tier too: memory's is not the last copy.
   if (r.in_lower_tier()) return true;
   if (r.is(catalog::Record::kBehind)) return true;
-  const catalog::Block& b = forest_.block(r.block);
+  const catalog::Block& b = context_.forest.block(r.block);
   if (b.first_child != catalog::kNoId) return false;
   // A put that waits for this block as its parent keeps the block, and with it its ancestors.
-  return pending_.size() == 0 || pending_.NextChildOf(b.tree, b.key_hash(), catalog::kNoId) == catalog::kNoId;
+  return context_.pending.size() == 0 ||
+         context_.pending.NextChildOf(b.tree, b.key_hash(), catalog::kNoId) == catalog::kNoId;
 }
 
 Step Evictor::EvictOne(const Newcomer& newcomer, bool* stays_out) {
   policy::Order& order = residents_.order();
   for (;;) {
-    if (steps_.Spent()) return Step::kSpent;
+    if (context_.steps.Spent()) return Step::kSpent;
     // Records of ended leases return to the order before its coldest is chosen.
     if (residents_.DropOneEnded()) continue;
     const auto coldest = ColdestFor(newcomer);
@@ -29,7 +30,7 @@ Step Evictor::EvictOne(const Newcomer& newcomer, bool* stays_out) {
       return Step::kWaits;
     }
     if (!coldest) return EvictUnwritten(newcomer);
-    steps_.Count();
+    context_.steps.Count();
     if (!MayGoNow(*coldest)) {
       order.Park(*coldest);
       continue;
@@ -56,25 +57,26 @@ std::optional<catalog::RecordId> Evictor::ColdestFor(const Newcomer& newcomer) c
 }
 
 bool Evictor::Passes(catalog::RecordId record, const policy::Standing& standing) {
-  if (options_.lower.promote != Promotion::kWorth || !lower_.present()) return false;
+  if (context_.options.lower.promote != Promotion::kWorth || !lower_.present()) return false;
   policy::Order& order = residents_.order();
-  const catalog::Record& r = forest_.record(record);
-  const catalog::TreeId tree = forest_.block(r.block).tree;
+  const catalog::Record& r = context_.forest.record(record);
+  const catalog::TreeId tree = context_.forest.block(r.block).tree;
   const std::uint64_t with_it = residents_.count() + (order.Contains(record) ? 0 : 1);
-  const bool counted = options_.max_blocks > 0 && with_it >= options_.max_blocks;
-  if (!counted && slots_.HasRoom(catalog_.RecordBytesOf(tree, r.group, r.body_bytes))) return false;
-  return order.Passes(standing, MayLeaveFor(catalog_.GroupOf(tree), 0), [this](catalog::RecordId id) {
-    steps_.Count();
+  const bool counted = context_.options.max_blocks > 0 && with_it >= context_.options.max_blocks;
+  if (!counted && context_.slots.HasRoom(context_.catalog.RecordBytesOf(tree, r.group, r.body_bytes)))
+    return false;
+  return order.Passes(standing, MayLeaveFor(context_.catalog.GroupOf(tree), 0), [this](catalog::RecordId id) {
+    context_.steps.Count();
     return MayGoNow(id);
   });
 }
 
 Step Evictor::TrimOne() {
-  for (std::size_t i = 1; i <= options_.quotas.quotas().size(); ++i) {
+  for (std::size_t i = 1; i <= context_.options.quotas.quotas().size(); ++i) {
     const auto group = static_cast<policy::QuotaGroup>(i);
-    if (!options_.quotas.Over(group, residents_.used())) continue;
+    if (!context_.options.quotas.Over(group, residents_.used())) continue;
     const Step step = EvictOne({.groups = static_cast<policy::QuotaGroups>(1u << i)});
-    if (step == Step::kDone) counters_.evicted_over_quota.Add();
+    if (step == Step::kDone) context_.counters.evicted_over_quota.Add();
     if (step != Step::kWaits) return step;
   }
   return Step::kWaits;
@@ -92,7 +94,7 @@ std::optional<policy::SizeClass> Evictor::SizeClassToGo(policy::SizeClass wanted
   const policy::FarMemory::Side side = far_memory_.SideOf(wanted);
   const auto gives = [&](policy::SizeClass size_class) {
     return size_class != wanted && side(size_class) &&
-           (slots_.chunks(size_class) > 1 || (own && order.LeastAge(size_class) > old));
+           (context_.slots.chunks(size_class) > 1 || (own && order.LeastAge(size_class) > old));
   };
   auto other = order.OldestOf(gives, groups);
   if (own && (!other || order.Age(*other) <= old)) return wanted;
@@ -101,32 +103,32 @@ std::optional<policy::SizeClass> Evictor::SizeClassToGo(policy::SizeClass wanted
 }
 
 void Evictor::Evict(catalog::RecordId record) {
-  const catalog::Record& r = forest_.record(record);
+  const catalog::Record& r = context_.forest.record(record);
   if (r.in_lower_tier()) {
     Demote(record);
     return;
   }
-  counters_.evicted.Add();
-  const catalog::Block& block = forest_.block(r.block);
-  ++catalog_.counted().At(block.tree).evicted;
-  catalog_.gone().Note(block.key_hash(), catalog::WentBy::kEvicted);
-  if (lower_.present() && policy::Wanted(catalog_.LowerPolicyOf(r), r.uses))
-    counters_.evicted_unwritten.Add();
+  context_.counters.evicted.Add();
+  const catalog::Block& block = context_.forest.block(r.block);
+  ++context_.catalog.counted().At(block.tree).evicted;
+  context_.catalog.gone().Note(block.key_hash(), catalog::WentBy::kEvicted);
+  if (lower_.present() && policy::Wanted(context_.catalog.LowerPolicyOf(r), r.uses))
+    context_.counters.evicted_unwritten.Add();
   removal_.Remove(record);
 }
 
 std::optional<std::uint32_t> Evictor::AddEntry(const arena::Fingerprint& fingerprint,
                                                const arena::Found& found, catalog::BlockId block) {
   const auto entry = residents_.AddEntry(fingerprint, found);
-  steps_.Count(2);
+  context_.steps.Count(2);
   if (entry) return entry;
   // R3: an insert into two full buckets evicts an occupant.
   std::array<arena::Place, 2 * arena::kEntriesPerBucket> places;
   const std::size_t count = residents_.index().OccupantsOf(fingerprint, places);
-  steps_.Count(static_cast<std::uint32_t>(count));
+  context_.steps.Count(static_cast<std::uint32_t>(count));
   for (std::size_t i = 0; i < count; ++i) {
-    const catalog::RecordId record = forest_.At(places[i]);
-    if (record == catalog::kNoId || forest_.record(record).block == block || !MayGo(record)) continue;
+    const catalog::RecordId record = context_.forest.At(places[i]);
+    if (record == catalog::kNoId || context_.forest.record(record).block == block || !MayGo(record)) continue;
     Evict(record);
     return residents_.AddEntry(fingerprint, found);
   }
@@ -136,11 +138,11 @@ std::optional<std::uint32_t> Evictor::AddEntry(const arena::Fingerprint& fingerp
 // The copy in memory is damaged: it is removed, and if it was the last copy the block is lost with its
 // descendants.
 void Evictor::LoseBad(catalog::RecordId record) {
-  const catalog::Record& r = forest_.record(record);
-  counters_.cut_bad.Add();
+  const catalog::Record& r = context_.forest.record(record);
+  context_.counters.cut_bad.Add();
   if (r.in_lower_tier()) {
     residents_.Leave(record);
-    forest_.Fold(record);
+    context_.forest.Fold(record);
   } else {
     owner_.Lose(r.block, LossReason::kBad);
   }
@@ -148,9 +150,9 @@ void Evictor::LoseBad(catalog::RecordId record) {
 
 // The record leaves memory and stays in the lower tier.
 void Evictor::Demote(catalog::RecordId record) {
-  counters_.demoted.Add();
+  context_.counters.demoted.Add();
   residents_.Leave(record);
-  forest_.Fold(record);
+  context_.forest.Fold(record);
 }
 
 // Any record that waits to be written may be lost instead: a put does not wait for a device.
@@ -160,16 +162,17 @@ Step Evictor::EvictUnwritten(const Newcomer& newcomer) {
   };
   const policy::Order& order = residents_.order();
   while (queue_.refused() < queue_.size()) {
-    if (steps_.Spent()) return Step::kSpent;
+    if (context_.steps.Spent()) return Step::kSpent;
     const catalog::RecordHandle handle = queue_.front();
     queue_.Pop();
-    steps_.Count();
-    if (!catalog_.Lives(handle)) {
+    context_.steps.Count();
+    if (!context_.catalog.Lives(handle)) {
       queue_.Skip();
       continue;
     }
-    const catalog::Record& r = forest_.record(handle.record);
-    const bool right = r.in_memory() && fits(slots_.KindAt(r.place)) && order.Contains(handle.record) &&
+    const catalog::Record& r = context_.forest.record(handle.record);
+    const bool right = r.in_memory() && fits(context_.slots.KindAt(r.place)) &&
+                       order.Contains(handle.record) &&
                        (newcomer.groups >> order.group(handle.record) & 1) != 0;
     if (!right || !MayGo(handle.record)) {
       queue_.Refuse(handle);

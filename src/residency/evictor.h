@@ -46,14 +46,8 @@ class Evictor final {
  public:
   Evictor(const StoreContext& context, BlockOwner& owner, LowerTier& lower, Residents& residents,
           WriteQueue& queue, Removal& removal)
-      : slots_(context.slots),
+      : context_(context),
         far_memory_(context.slots.first_far_kind()),
-        options_(context.options),
-        counters_(context.counters),
-        steps_(context.steps),
-        catalog_(context.catalog),
-        forest_(context.catalog.forest()),
-        pending_(context.catalog.pending()),
         owner_(owner),
         lower_(lower),
         residents_(residents),
@@ -77,11 +71,11 @@ class Evictor final {
                                                  policy::QuotaGroups groups = policy::kAllGroups) const;
   // Groups of which some may leave for a record of a group with so many bytes.
   policy::QuotaGroups MayLeaveFor(policy::QuotaGroup group, std::uint64_t bytes) const {
-    return options_.quotas.MayLeaveFor(group, bytes, residents_.used());
+    return context_.options.quotas.MayLeaveFor(group, bytes, residents_.used());
   }
   // So many bytes more of the group would pass its quota.
   bool Over(policy::QuotaGroup group, std::uint64_t more) const {
-    return options_.quotas.Over(group, residents_.used(), more);
+    return context_.options.quotas.Over(group, residents_.used(), more);
   }
   // By Promotion::kWorth, with a lower tier: memory is full with this record, and what would leave for it, or
   // for the next one where it is there already, is worth more. So it is to leave before all others.
@@ -102,21 +96,15 @@ class Evictor final {
   // The record may go now, and no better time is near: what waits to be written goes only when nothing else
   // can.
   bool MayGoNow(catalog::RecordId record) const {
-    return MayGo(record) && !forest_.record(record).is(catalog::Record::kQueued);
+    return MayGo(record) && !context_.forest.record(record).is(catalog::Record::kQueued);
   }
   void Demote(catalog::RecordId record);
   Step EvictUnwritten(const Newcomer& newcomer);
 
   std::optional<catalog::RecordId> ColdestFor(const Newcomer& newcomer) const;
 
-  memory::Slots& slots_;
+  const StoreContext& context_;
   const policy::FarMemory far_memory_;
-  const catalog::StoreOptions& options_;
-  catalog::StoreCounters& counters_;
-  StepBudget& steps_;
-  catalog::Catalog& catalog_;
-  catalog::Forest& forest_;
-  catalog::PendingPuts& pending_;
   BlockOwner& owner_;
   LowerTier& lower_;
   Residents& residents_;

@@ -4,10 +4,10 @@
 namespace cistern::residency {
 
 void FarUses::Note(catalog::RecordId record) {
-  catalog::Record& r = forest_.record(record);
-  if (!slots_.IsFar(r.place) || r.is(catalog::Record::kUsedFar) || waiting_.size() >= kMost) return;
+  catalog::Record& r = context_.forest.record(record);
+  if (!context_.slots.IsFar(r.place) || r.is(catalog::Record::kUsedFar) || waiting_.size() >= kMost) return;
   r.flags |= catalog::Record::kUsedFar;
-  waiting_.push_back(catalog_.HandleOf(record));
+  waiting_.push_back(context_.catalog.HandleOf(record));
 }
 
 void FarUses::Start() {
@@ -20,21 +20,21 @@ void FarUses::Start() {
 Task<void> FarUses::MoveNear() {
   co_await Yield();
   for (std::size_t left = waiting_.size(); left > 0 && !lower_.closed(); --left) {
-    if (steps_.Spent()) co_await Yield();
-    steps_.Count();
+    if (context_.steps.Spent()) co_await Yield();
+    context_.steps.Count();
     const catalog::RecordHandle handle = waiting_.front();
     waiting_.pop_front();
-    if (!catalog_.Lives(handle)) continue;
-    catalog::Record& r = forest_.record(handle.record);
-    const bool far = r.in_memory() && slots_.IsFar(r.place);
+    if (!context_.catalog.Lives(handle)) continue;
+    catalog::Record& r = context_.forest.record(handle.record);
+    const bool far = r.in_memory() && context_.slots.IsFar(r.place);
     if (far && r.references > 0) {
       waiting_.push_back(handle);
       continue;
     }
     r.flags &= static_cast<std::uint8_t>(~catalog::Record::kUsedFar);
     const auto may = [this](catalog::RecordId id) {
-      steps_.Count();
-      return forest_.record(id).references == 0;
+      context_.steps.Count();
+      return context_.forest.record(id).references == 0;
     };
     if (far && policy::MovesNear(residents_.order(), far_memory_, handle.record, may))
       co_await room_.MoveNear(handle.record);

@@ -18,19 +18,15 @@ namespace cistern::residency {
 class FarUses final {
  public:
   FarUses(const StoreContext& context, LowerTier& lower, Residents& residents, Room& room)
-      : executor_(context.executor),
-        slots_(context.slots),
+      : context_(context),
         far_memory_(context.slots.first_far_kind()),
-        steps_(context.steps),
-        catalog_(context.catalog),
-        forest_(context.catalog.forest()),
         lower_(lower),
         residents_(residents),
         room_(room) {}
   FarUses(const FarUses&) = delete;
   FarUses& operator=(const FarUses&) = delete;
 
-  Executor& executor() { return executor_; }
+  Executor& executor() { return context_.executor; }
 
   // A record in memory was used, wherever it lies. Past kMost that wait it stays where it is until it is used
   // again.
@@ -43,12 +39,8 @@ class FarUses final {
  private:
   Task<void> MoveNear();
 
-  Executor& executor_;
-  memory::Slots& slots_;
+  const StoreContext& context_;
   const policy::FarMemory far_memory_;
-  StepBudget& steps_;
-  catalog::Catalog& catalog_;
-  catalog::Forest& forest_;
   LowerTier& lower_;
   Residents& residents_;
   Room& room_;

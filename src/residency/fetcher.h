@@ -43,20 +43,7 @@ class Fetcher final {
  public:
   Fetcher(const StoreContext& context, BlockOwner& owner, LowerTier& lower, Residents& residents,
           PartialCopies& partial_copies, Evictor& evictor, Room& room)
-      : executor_(context.executor),
-        clock_(context.clock),
-        words_(context.words),
-        slots_(context.slots),
-        movers_(context.movers),
-        log_(context.log),
-        slow_calls_(context.slow_calls),
-        options_(context.options),
-        counters_(context.counters),
-        steps_(context.steps),
-        catalog_(context.catalog),
-        forest_(context.catalog.forest()),
-        conversations_(context.catalog.conversations()),
-        sequences_(context.catalog.sequences()),
+      : context_(context),
         owner_(owner),
         lower_(lower),
         residents_(residents),
@@ -66,7 +53,7 @@ class Fetcher final {
   Fetcher(const Fetcher&) = delete;
   Fetcher& operator=(const Fetcher&) = delete;
 
-  Executor& executor() { return executor_; }
+  Executor& executor() { return context_.executor; }
 
   // The fetch of a record that is not in memory; all callers that ask before it ends share it.
   std::shared_ptr<PendingFetch> Start(catalog::RecordId record);
@@ -82,7 +69,9 @@ class Fetcher final {
   // as their bytes are few beside memory's.
   void ReadAhead(catalog::TreeId tree, std::span<const BlockKey> chain);
   std::size_t under_way() const { return fetches_.size(); }
-  bool fetching(catalog::RecordId record) const { return fetches_.contains(forest_.record(record).serial); }
+  bool fetching(catalog::RecordId record) const {
+    return fetches_.contains(context_.forest.record(record).serial);
+  }
 
  private:
   policy::Standing StandingOf(const catalog::Block& block) const;
@@ -98,20 +87,7 @@ class Fetcher final {
                        arena::Place place, std::uint64_t generation, tier::FetchedRecord fetched,
                        const ArrivalCheck& check);
 
-  Executor& executor_;
-  const Clock& clock_;
-  arena::Words& words_;
-  memory::Slots& slots_;
-  memory::Movers& movers_;
-  Logger& log_;
-  SlowCalls* const slow_calls_;
-  const catalog::StoreOptions& options_;
-  catalog::StoreCounters& counters_;
-  StepBudget& steps_;
-  catalog::Catalog& catalog_;
-  catalog::Forest& forest_;
-  catalog::Conversations& conversations_;
-  catalog::Sequences& sequences_;
+  const StoreContext& context_;
   BlockOwner& owner_;
   LowerTier& lower_;
   Residents& residents_;

@@ -3,48 +3,51 @@
 
 namespace cistern::residency {
 
-bool JournalMarks::IsOurs() const { return words_.Load(&arena_.header()->journal_id) == journal_.id(); }
+bool JournalMarks::IsOurs() const {
+  return context_.words.Load(&arena_.header()->journal_id) == context_.journal.id();
+}
 
 tier::JournalMark JournalMarks::OfMemory() const {
   if (!IsOurs()) return {};
-  return {words_.Load(&arena_.header()->journal_state), words_.Load(&arena_.header()->journal_bytes)};
+  return {context_.words.Load(&arena_.header()->journal_state),
+          context_.words.Load(&arena_.header()->journal_bytes)};
 }
 
 bool JournalMarks::MemoryIsAnothers() const {
-  return !IsOurs() && words_.Load(&arena_.header()->journal_id) != 0;
+  return !IsOurs() && context_.words.Load(&arena_.header()->journal_id) != 0;
 }
 
 bool JournalMarks::MemoryMissedDrops() const {
-  return IsOurs() && words_.Load(&arena_.header()->journal_ended) < journal_.ended();
+  return IsOurs() && context_.words.Load(&arena_.header()->journal_ended) < context_.journal.ended();
 }
 
 void JournalMarks::Follow() {
-  journal_.OnChange([this] { NoteInMemory(); });
+  context_.journal.OnChange([this] { NoteInMemory(); });
 }
 
 // A kill may come between any two stores. A mark that is too low for a moment claims nothing that is not so.
 void JournalMarks::NoteInMemory() {
   arena::ArenaHeader* header = arena_.header();
   const bool ours = IsOurs();
-  if (!ours || words_.Load(&header->journal_ended) < journal_.ended()) {
-    words_.StoreRelease(&header->journal_ended, journal_.ended());
+  if (!ours || context_.words.Load(&header->journal_ended) < context_.journal.ended()) {
+    context_.words.StoreRelease(&header->journal_ended, context_.journal.ended());
   }
-  const tier::JournalMark mark = journal_.mark();
+  const tier::JournalMark mark = context_.journal.mark();
   if (ours && mark <= OfMemory()) return;
-  if (!ours || words_.Load(&header->journal_state) != mark.state) {
-    words_.StoreRelease(&header->journal_bytes, 0);
-    words_.StoreRelease(&header->journal_state, mark.state);
-    words_.StoreRelease(&header->journal_id, journal_.id());
+  if (!ours || context_.words.Load(&header->journal_state) != mark.state) {
+    context_.words.StoreRelease(&header->journal_bytes, 0);
+    context_.words.StoreRelease(&header->journal_state, mark.state);
+    context_.words.StoreRelease(&header->journal_id, context_.journal.id());
   }
-  words_.StoreRelease(&header->journal_bytes, mark.bytes);
+  context_.words.StoreRelease(&header->journal_bytes, mark.bytes);
 }
 
 Task<void> JournalMarks::TellMedia() {
   telling_ = true;
-  const tier::JournalMark mark = journal_.mark();
+  const tier::JournalMark mark = context_.journal.mark();
   co_await lower_->Mark(mark);
   told_ = mark;
-  next_ = clock_.Now().PlusUs(kTellUs);
+  next_ = context_.clock.Now().PlusUs(kTellUs);
   telling_ = false;
 }
 

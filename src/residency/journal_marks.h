@@ -17,17 +17,12 @@ class JournalMarks final {
   static constexpr std::int64_t kTellUs = 100'000;
 
   JournalMarks(const StoreContext& context, LowerTier& lower)
-      : executor_(context.executor),
-        clock_(context.clock),
-        words_(context.words),
-        arena_(context.slots.arena()),
-        journal_(context.journal),
-        lower_(lower) {}
-  ~JournalMarks() { journal_.OnChange(nullptr); }
+      : context_(context), arena_(context.slots.arena()), lower_(lower) {}
+  ~JournalMarks() { context_.journal.OnChange(nullptr); }
   JournalMarks(const JournalMarks&) = delete;
   JournalMarks& operator=(const JournalMarks&) = delete;
 
-  Executor& executor() { return executor_; }
+  Executor& executor() { return context_.executor; }
 
   // ---- of a start, before the journal's ----
   // The mark that memory has of this journal; none where it was used with another, or with none.
@@ -43,18 +38,15 @@ class JournalMarks final {
   // After the journal's start, then as often as due() is true.
   Task<void> TellMedia();
   bool due() const {
-    return !telling_ && lower_.present() && told_ != journal_.mark() && clock_.Now() >= next_;
+    return !telling_ && lower_.present() && told_ != context_.journal.mark() && context_.clock.Now() >= next_;
   }
 
  private:
   void NoteInMemory();
   bool IsOurs() const;
 
-  Executor& executor_;
-  const Clock& clock_;
-  arena::Words& words_;
+  const StoreContext& context_;
   const arena::ArenaSpace arena_;
-  catalog::Journal& journal_;
   LowerTier& lower_;
   tier::JournalMark told_;
   Instant next_;

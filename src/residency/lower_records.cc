@@ -7,38 +7,39 @@ namespace cistern::residency {
 
 Task<bool> LowerRecords::Keep(const tier::TierEntry& entry, std::uint64_t kept_bytes,
                               std::uint64_t room_bytes) {
-  if (steps_.Spent()) co_await Yield();
+  if (context_.steps.Spent()) co_await Yield();
   // A block's standing cannot be told while much is being collected.
-  while (forest_.collecting()) {
+  while (context_.forest.collecting()) {
     owner_.Collect();
     co_await Yield();
   }
   const auto [block, copy] = FindThere(entry);
   if (block == catalog::kNoId) co_return false;
-  steps_.Count(2);
+  context_.steps.Count(2);
   // What a quota reserves moves as long as it is there: it may be all that a room holds.
-  const bool expired = catalog::Catalog::Expired(copy.expiry, catalog_.NowS());
-  const bool reserved =
-      options_.quotas.ReservedBelow(catalog_.GroupOf(forest_.block(block).tree), catalog_.counted().below());
+  const bool expired = catalog::Catalog::Expired(copy.expiry, context_.catalog.NowS());
+  const bool reserved = context_.options.quotas.ReservedBelow(
+      context_.catalog.GroupOf(context_.forest.block(block).tree), context_.catalog.counted().below());
   if (reserved && !expired && kept_bytes + entry.record_bytes <= room_bytes) co_return true;
   if (copy.in_memory) {
     const bool fits = kept_bytes + entry.record_bytes <= room_bytes / 8 * 7;
     if (memory_goes_ && fits && !expired) co_return true;
     // Still in memory: it is written again when its turn comes.
     ++gave_up_;
-    catalog::Record& r = forest_.record(copy.record);
-    lower_.Forget(forest_.block(block).tree, copy);
+    catalog::Record& r = context_.forest.record(copy.record);
+    lower_.Forget(context_.forest.block(block).tree, copy);
     r.location = {};
-    const policy::LowerPolicy policy = catalog_.LowerPolicyOf(r);
+    const policy::LowerPolicy policy = context_.catalog.LowerPolicyOf(r);
     if (memory_goes_ || (policy.write.policy != WritePolicy::kBack && policy::Wanted(policy, r.uses)))
       write_back_.Want(copy.record);
     co_return false;
   }
   if (copy.record != catalog::kNoId) partial_copies_.EndIfIdle(copy.record);
-  const catalog::Block& b = forest_.block(block);
-  const bool descendants = b.first_child != catalog::kNoId ||
-                           pending_.NextChildOf(b.tree, b.key_hash(), catalog::kNoId) != catalog::kNoId;
-  const bool leased = copy.record != catalog::kNoId && forest_.record(copy.record).references > 0;
+  const catalog::Block& b = context_.forest.block(block);
+  const bool descendants =
+      b.first_child != catalog::kNoId ||
+      context_.pending.NextChildOf(b.tree, b.key_hash(), catalog::kNoId) != catalog::kNoId;
+  const bool leased = copy.record != catalog::kNoId && context_.forest.record(copy.record).references > 0;
   const policy::LastCopy last{
       .used = copy.touched, .has_descendants = descendants, .leased = leased, .bytes = entry.record_bytes};
   if (expired) {
@@ -47,64 +48,65 @@ Task<bool> LowerRecords::Keep(const tier::TierEntry& entry, std::uint64_t kept_b
     co_return true;
   } else if (descendants || leased) {
     // The tier has no room for a block with descendants: they are lost with it.
-    counters_.cut_at_reclaim.Add();
+    context_.counters.cut_at_reclaim.Add();
     owner_.Lose(block, LossReason::kNoRoom);
   } else {
-    counters_.evicted_below.Add();
-    removal_.Remove(forest_.Take(block, entry.group));
+    context_.counters.evicted_below.Add();
+    removal_.Remove(context_.forest.Take(block, entry.group));
   }
   co_return false;
 }
 
 std::optional<tier::MoveStamp> LowerRecords::StampOf(const tier::TierEntry& entry) {
   if (FindThere(entry).first == catalog::kNoId) return std::nullopt;
-  return tier::MoveStamp{
-      .sequence = sequences_.Next(),
-      .conversation = conversations_.Of(catalog_.TreeOfIncarnation(entry.incarnation), entry.key)};
+  return tier::MoveStamp{.sequence = context_.sequences.Next(),
+                         .conversation = context_.conversations.Of(
+                             context_.catalog.TreeOfIncarnation(entry.incarnation), entry.key)};
 }
 
 void LowerRecords::Moved(const tier::TierEntry& entry, tier::Location to) {
-  steps_.Count(2);
+  context_.steps.Count(2);
   const auto [block, copy] = FindThere(entry);
   if (block == catalog::kNoId) {
     lower_->Forget(to, entry.record_bytes);  // the record was removed or written anew during the move
     return;
   }
   if (lower_->EstimateUs(to, 1) == tier::Tier::kNever) return;  // the device left service in this very step
-  counters_.moved_below.Add();
+  context_.counters.moved_below.Add();
   lower_->Forget(entry.location, entry.record_bytes);
-  forest_.SetLocation(block, entry.group, to);  // the record was not used at this location yet
-  if (copy.record != catalog::kNoId) forest_.Fold(copy.record);
+  context_.forest.SetLocation(block, entry.group, to);  // the record was not used at this location yet
+  if (copy.record != catalog::kNoId) context_.forest.Fold(copy.record);
 }
 
 // Every block is looked at, in steps. Blocks added during the walk have no record in the range: it takes no
 // writes any more.
 Task<void> LowerRecords::Lose(tier::LocationRange range) {
-  for (catalog::BlockId id = 0; id < forest_.block_end(); ++id) {
-    if (steps_.Spent()) co_await Yield();
-    steps_.Count();
-    const catalog::KeyHash key_hash = forest_.block(id).key_hash();
+  for (catalog::BlockId id = 0; id < context_.forest.block_end(); ++id) {
+    if (context_.steps.Spent()) co_await Yield();
+    context_.steps.Count();
+    const catalog::KeyHash key_hash = context_.forest.block(id).key_hash();
     for (std::uint16_t group = 0; group < kMaxGroups; ++group) {
       // The block may have been freed with its last group's record.
-      if (!forest_.block(id).has_key() || forest_.block(id).is(catalog::Block::kCut) ||
-          forest_.block(id).key_hash() != key_hash) {
+      if (!context_.forest.block(id).has_key() || context_.forest.block(id).is(catalog::Block::kCut) ||
+          context_.forest.block(id).key_hash() != key_hash) {
         break;
       }
-      const auto copy = forest_.See(id, group);
-      steps_.Count();
+      const auto copy = context_.forest.See(id, group);
+      context_.steps.Count();
       if (!copy || !range.contains(copy->location)) continue;
       if (copy->in_memory) {
-        lower_.Forget(forest_.block(id).tree, *copy);
-        forest_.record(copy->record).location = {};
+        lower_.Forget(context_.forest.block(id).tree, *copy);
+        context_.forest.record(copy->record).location = {};
         continue;
       }
-      counters_.lost_below.Add();
+      context_.counters.lost_below.Add();
       if (copy->record != catalog::kNoId) partial_copies_.EndIfIdle(copy->record);
-      const bool leased = copy->record != catalog::kNoId && forest_.record(copy->record).references > 0;
-      if (leased || forest_.block(id).first_child != catalog::kNoId) {
+      const bool leased =
+          copy->record != catalog::kNoId && context_.forest.record(copy->record).references > 0;
+      if (leased || context_.forest.block(id).first_child != catalog::kNoId) {
         owner_.Lose(id, LossReason::kNoRoom);
       } else {
-        removal_.Remove(forest_.Take(id, group));
+        removal_.Remove(context_.forest.Take(id, group));
       }
     }
   }
@@ -133,11 +135,11 @@ void LowerRecords::Recovered() {
 }
 
 std::pair<catalog::BlockId, catalog::Forest::Copy> LowerRecords::FindThere(const tier::TierEntry& entry) {
-  const catalog::TreeId tree = catalog_.TreeOfIncarnation(entry.incarnation);
+  const catalog::TreeId tree = context_.catalog.TreeOfIncarnation(entry.incarnation);
   if (tree == catalog::kNoId) return {catalog::kNoId, {}};
-  const catalog::BlockId block = catalog_.Find(tree, entry.key);
+  const catalog::BlockId block = context_.catalog.Find(tree, entry.key);
   if (block == catalog::kNoId) return {catalog::kNoId, {}};
-  const auto copy = forest_.See(block, entry.group);
+  const auto copy = context_.forest.See(block, entry.group);
   if (!copy || copy->location != entry.location) return {catalog::kNoId, {}};
   return {block, *copy};
 }

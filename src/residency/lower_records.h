@@ -24,15 +24,7 @@ class LowerRecords final : public tier::TierOwner {
  public:
   LowerRecords(const StoreContext& context, BlockOwner& owner, LowerTier& lower,
                PartialCopies& partial_copies, Removal& removal, WriteBack& write_back, Tombstones& tombstones)
-      : executor_(context.executor),
-        options_(context.options),
-        counters_(context.counters),
-        steps_(context.steps),
-        catalog_(context.catalog),
-        forest_(context.catalog.forest()),
-        pending_(context.catalog.pending()),
-        conversations_(context.catalog.conversations()),
-        sequences_(context.catalog.sequences()),
+      : context_(context),
         owner_(owner),
         lower_(lower),
         partial_copies_(partial_copies),
@@ -42,7 +34,7 @@ class LowerRecords final : public tier::TierOwner {
   LowerRecords(const LowerRecords&) = delete;
   LowerRecords& operator=(const LowerRecords&) = delete;
 
-  Executor& executor() { return executor_; }
+  Executor& executor() { return context_.executor; }
 
   Task<bool> Keep(const tier::TierEntry& entry, std::uint64_t kept_bytes, std::uint64_t room_bytes) override;
   std::optional<tier::MoveStamp> StampOf(const tier::TierEntry& entry) override;
@@ -64,15 +56,7 @@ class LowerRecords final : public tier::TierOwner {
   std::pair<catalog::BlockId, catalog::Forest::Copy> FindThere(const tier::TierEntry& entry);
   Task<void> MediumLost(tier::LocationRange range);
 
-  Executor& executor_;
-  const catalog::StoreOptions& options_;
-  catalog::StoreCounters& counters_;
-  StepBudget& steps_;
-  catalog::Catalog& catalog_;
-  catalog::Forest& forest_;
-  catalog::PendingPuts& pending_;
-  catalog::Conversations& conversations_;
-  catalog::Sequences& sequences_;
+  const StoreContext& context_;
   BlockOwner& owner_;
   LowerTier& lower_;
   PartialCopies& partial_copies_;

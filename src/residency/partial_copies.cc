@@ -32,33 +32,33 @@ void PartialCopies::Remove(catalog::RecordId record) {
 void PartialCopies::End(catalog::RecordId record) {
   const PartialCopyPtr copy = Find(record);
   if (copy == nullptr) return;
-  steps_.Count(2);
+  context_.steps.Count(2);
   Remove(record);
   copy->ended = true;
   if (copy->place != catalog::kNowhere) {
-    arena::Retire(words_, slots_.arena(), copy->place);
-    slots_.Unpin(copy->place);
+    arena::Retire(context_.words, context_.slots.arena(), copy->place);
+    context_.slots.Unpin(copy->place);
     residents_.FreeSlot(copy->place);
   }
-  --forest_.record(record).references;
+  --context_.forest.record(record).references;
   copy->changed.Pulse();
 }
 
 bool PartialCopies::EndIfIdle(catalog::RecordId record) {
   const PartialCopyPtr copy = Find(record);
-  if (copy == nullptr || copy->reads > 0 || forest_.record(record).references > 1) return false;
+  if (copy == nullptr || copy->reads > 0 || context_.forest.record(record).references > 1) return false;
   End(record);
   return true;
 }
 
 bool PartialCopies::EndIdle(std::optional<memory::SlotSize> size) {
-  const std::uint32_t alignment = slots_.arena().geometry().alignment;
+  const std::uint32_t alignment = context_.slots.arena().geometry().alignment;
   std::vector<catalog::RecordId> busy;
   catalog::RecordId idle = catalog::kNoId;
   std::size_t looks = 0;
   for (const PartialCopyPtr& copy : order_) {
-    if (looks >= kIdleLooks || steps_.Spent()) break;
-    steps_.Count();
+    if (looks >= kIdleLooks || context_.steps.Spent()) break;
+    context_.steps.Count();
     const catalog::RecordId record = copy->handle.record;
     if (size && memory::SlotSize::For(copy->record_bytes, alignment).bytes != size->bytes) continue;
     ++looks;
@@ -71,7 +71,7 @@ bool PartialCopies::EndIdle(std::optional<memory::SlotSize> size) {
   // Busy copies move to the back, out of the way of the next look.
   for (const catalog::RecordId record : busy) Asked(record);
   if (idle == catalog::kNoId) return false;
-  forest_.Fold(idle);
+  context_.forest.Fold(idle);
   return true;
 }
 
@@ -79,14 +79,14 @@ void PartialCopies::EndIdleAt(arena::Place place) {
   const auto found = at_.find(place);
   if (found == at_.end()) return;
   const catalog::RecordId record = found->second;
-  if (EndIfIdle(record)) forest_.Fold(record);
+  if (EndIfIdle(record)) context_.forest.Fold(record);
 }
 
 Task<void> PartialCopies::EndAll(bool reading_only) {
   for (std::size_t left = size(); left > 0; --left) {
-    if (steps_.Spent()) co_await Yield();
+    if (context_.steps.Spent()) co_await Yield();
     if (order_.empty()) co_return;
-    steps_.Count();
+    context_.steps.Count();
     const PartialCopyPtr copy = order_.front();
     const catalog::RecordId record = copy->handle.record;
     if (reading_only && copy->reads == 0) {
@@ -94,7 +94,7 @@ Task<void> PartialCopies::EndAll(bool reading_only) {
       continue;
     }
     End(record);
-    forest_.Fold(record);
+    context_.forest.Fold(record);
   }
 }
 

@@ -67,16 +67,11 @@ using PartialCopyPtr = std::shared_ptr<PartialCopy>;
 class PartialCopies final {
  public:
   PartialCopies(const StoreContext& context, Residents& residents)
-      : executor_(context.executor),
-        words_(context.words),
-        slots_(context.slots),
-        steps_(context.steps),
-        forest_(context.catalog.forest()),
-        residents_(residents) {}
+      : context_(context), residents_(residents) {}
   PartialCopies(const PartialCopies&) = delete;
   PartialCopies& operator=(const PartialCopies&) = delete;
 
-  Executor& executor() { return executor_; }
+  Executor& executor() { return context_.executor; }
 
   // The copy's views end, and its slot is free when its last transfer has ended.
   void End(catalog::RecordId record);
@@ -90,7 +85,7 @@ class PartialCopies final {
   static constexpr std::uint64_t kShare = 8;  // of the slots
   std::size_t size() const { return of_.size(); }
   bool RoomFor(std::uint64_t record_bytes) const {
-    return of_.size() < kMost && bytes_ + record_bytes <= slots_.bytes() / kShare;
+    return of_.size() < kMost && bytes_ + record_bytes <= context_.slots.bytes() / kShare;
   }
   // The record's copy; null when it has none.
   PartialCopyPtr Find(catalog::RecordId record) const {
@@ -113,11 +108,7 @@ class PartialCopies final {
  private:
   void Remove(catalog::RecordId record);
 
-  Executor& executor_;
-  arena::Words& words_;
-  memory::Slots& slots_;
-  StepBudget& steps_;
-  catalog::Forest& forest_;
+  const StoreContext& context_;
   Residents& residents_;
   std::uint64_t bytes_ = 0;          // of the copies' slots
   std::list<PartialCopyPtr> order_;  // asked for longest ago first

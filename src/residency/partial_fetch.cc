@@ -30,15 +30,7 @@ Status Dropped() { return Status(Code::kGone, "fetch: the namespace was dropped 
 
 PartialFetch::PartialFetch(const StoreContext& context, LowerTier& lower, Residents& residents,
                            PartialCopies& partial_copies, Room& room, Fetcher& fetcher)
-    : executor_(context.executor),
-      clock_(context.clock),
-      words_(context.words),
-      slots_(context.slots),
-      movers_(context.movers),
-      counters_(context.counters),
-      steps_(context.steps),
-      catalog_(context.catalog),
-      forest_(context.catalog.forest()),
+    : context_(context),
       lower_(lower),
       residents_(residents),
       partial_copies_(partial_copies),
@@ -46,12 +38,12 @@ PartialFetch::PartialFetch(const StoreContext& context, LowerTier& lower, Reside
       fetcher_(fetcher) {}
 
 PartialCopyPtr PartialFetch::Open(catalog::RecordId record, record::BodySpan asked) {
-  const catalog::Record& r = forest_.record(record);
-  const catalog::TreeId tree = forest_.block(r.block).tree;
-  const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree);
+  const catalog::Record& r = context_.forest.record(record);
+  const catalog::TreeId tree = context_.forest.block(r.block).tree;
+  const catalog::NamespaceEntry* entry = context_.catalog.EntryOf(tree);
   if (entry == nullptr || lower_.closed()) return nullptr;
-  const std::uint64_t record_bytes = catalog_.RecordBytesOf(*entry, r.group, r.body_bytes);
-  const std::uint64_t most = std::min(kMaxReadingBytes, slots_.bytes() / kReadingShare);
+  const std::uint64_t record_bytes = context_.catalog.RecordBytesOf(*entry, r.group, r.body_bytes);
+  const std::uint64_t most = std::min(kMaxReadingBytes, context_.slots.bytes() / kReadingShare);
   if (reading_bytes_ + BufferBytes(r, asked, record_bytes) > most) return nullptr;
   if (PartialCopyPtr there = partial_copies_.Find(record)) return there;
   for (int ended = 0; !partial_copies_.RoomFor(record_bytes); ++ended) {
@@ -59,7 +51,7 @@ PartialCopyPtr PartialFetch::Open(catalog::RecordId record, record::BodySpan ask
   }
   const std::vector<std::uint32_t>& parts = entry->groups[r.group].part_bytes;
   auto copy = std::make_shared<PartialCopy>();
-  copy->handle = catalog_.HandleOf(record);
+  copy->handle = context_.catalog.HandleOf(record);
   copy->record_bytes = record_bytes;
   copy->segments.resize(parts.empty() ? record::SegmentsOfPart(r.body_bytes) : record::SegmentCount(parts));
   residents_.AddReference(record);
@@ -68,7 +60,7 @@ PartialCopyPtr PartialFetch::Open(catalog::RecordId record, record::BodySpan ask
 }
 
 void PartialFetch::Request(const PartialCopyPtr& copy, const record::SegmentSpan& segments) {
-  steps_.Count(2 + segments.count / 16);
+  context_.steps.Count(2 + segments.count / 16);
   const record::SegmentSpan absent = copy->Absent(segments);
   if (absent.count == 0 || lower_.closed()) return;
   SegmentRead read{.segments = absent, .own = std::vector<bool>(absent.count)};
@@ -78,41 +70,41 @@ void PartialFetch::Request(const PartialCopyPtr& copy, const record::SegmentSpan
     state = PartialCopy::State::kFetching;
     read.own[i] = true;
   }
-  const catalog::Record& r = forest_.record(copy->handle.record);
-  read.bytes = BufferBytes(r, catalog_.SpanOf(r, absent), copy->record_bytes);
+  const catalog::Record& r = context_.forest.record(copy->handle.record);
+  read.bytes = BufferBytes(r, context_.catalog.SpanOf(r, absent), copy->record_bytes);
   reading_bytes_ += read.bytes;
   ++copy->reads;
-  lower_.Spawn(OutOfLanes(executor_, [&] { return Read(copy, std::move(read)); }));
+  lower_.Spawn(OutOfLanes(context_.executor, [&] { return Read(copy, std::move(read)); }));
 }
 
 Task<void> PartialFetch::Verify(PartialCopyPtr copy) {
   if (!copy->published || copy->ended) co_return;
   const catalog::RecordId record = copy->handle.record;
-  const catalog::Record r = forest_.record(record);
-  const arena::ArenaSpace& arena = slots_.arena();
+  const catalog::Record r = context_.forest.record(record);
+  const arena::ArenaSpace& arena = context_.slots.arena();
   const std::vector<std::byte> trailer = residents_.TrailerAt(copy->place, r);
   const auto seal = record::CheckSeal(trailer);
-  bool sound = seal && catalog_.IsSealOf(r, *seal) && seal->segment_count() == copy->segments.size();
+  bool sound = seal && context_.catalog.IsSealOf(r, *seal) && seal->segment_count() == copy->segments.size();
   const arena::Place place = copy->place;
   SlotUse use(residents_, place);
   for (std::uint32_t i = 0; sound && i < copy->segments.size(); ++i) {
     if (copy->segments[i] != PartialCopy::State::kPresent) continue;
-    memory::VerifyBodyTask check(movers_, arena.slot(place), *seal, {i, 1});
+    memory::VerifyBodyTask check(context_.movers, arena.slot(place), *seal, {i, 1});
     co_await check;
     sound = check.sound();
   }
   use.End();
   if (copy->ended) co_return;
-  (sound ? counters_.reported_good : counters_.reported_bad).Add();
+  (sound ? context_.counters.reported_good : context_.counters.reported_bad).Add();
   if (sound) co_return;
   partial_copies_.End(record);
-  forest_.Fold(record);
+  context_.forest.Fold(record);
 }
 
 // Private memory that a read takes.
 std::uint64_t PartialFetch::BufferBytes(const catalog::Record& record, record::BodySpan span,
                                         std::uint64_t record_bytes) const {
-  const std::uint32_t unit = slots_.arena().geometry().alignment;
+  const std::uint32_t unit = context_.slots.arena().geometry().alignment;
   return UnitsOf(span, unit).bytes + record_bytes - record::TrailerOffset(record.body_bytes, unit);
 }
 
@@ -122,9 +114,9 @@ Task<void> PartialFetch::Read(PartialCopyPtr copy, SegmentRead read) {
   Status status = Went();
   // A second try, for a block that moved to another location during the first.
   for (int tries = 0; tries < 2 && !copy->ended; ++tries) {
-    const tier::Location from = forest_.record(record).location;
+    const tier::Location from = context_.forest.record(record).location;
     status = co_await ReadOnce(copy, read, from);
-    if (status.ok() || copy->ended || forest_.record(record).location == from) break;
+    if (status.ok() || copy->ended || context_.forest.record(record).location == from) break;
   }
   --copy->reads;
   reading_bytes_ -= read.bytes;
@@ -135,9 +127,9 @@ Task<void> PartialFetch::Read(PartialCopyPtr copy, SegmentRead read) {
         status.ok() ? PartialCopy::State::kPresent : PartialCopy::State::kAbsent;
     ++passed;
   }
-  steps_.Count(1 + read.segments.count / 16);
-  counters_.passed_segments.Add(status.ok() ? passed : 0);
-  counters_.fetch_failed.Add(status.ok() ? 0 : 1);
+  context_.steps.Count(1 + read.segments.count / 16);
+  context_.counters.passed_segments.Add(status.ok() ? passed : 0);
+  context_.counters.fetch_failed.Add(status.ok() ? 0 : 1);
   if (!status.ok() && !copy->ended) fetcher_.Unreadable(record, status);
   copy->changed.Pulse();
 }
@@ -148,18 +140,18 @@ Task<Status> PartialFetch::GetSlot(PartialCopyPtr copy) {
   if (copy->place != catalog::kNowhere || copy->ended) co_return Status();
   copy->placing = true;
   const SlotFill fill(residents_);
-  auto place = co_await room_.Make(fill, copy->record_bytes, clock_.Now().PlusUs(kRoomUs));
+  auto place = co_await room_.Make(fill, copy->record_bytes, context_.clock.Now().PlusUs(kRoomUs));
   copy->placing = false;
   copy->no_room = !place;
   copy->changed.Pulse();
   if (!place) co_return Status(Code::kBusy, "fetch: no room in memory");
   if (copy->ended) {
-    slots_.Free(*place);
+    context_.slots.Free(*place);
     co_return Went();
   }
-  slots_.Pin(*place);
+  context_.slots.Pin(*place);
   copy->place = *place;
-  copy->generation = arena::BeginFill(words_, slots_.arena(), *place);
+  copy->generation = arena::BeginFill(context_.words, context_.slots.arena(), *place);
   partial_copies_.Placed(*copy);
   co_return Status();
 }
@@ -170,11 +162,11 @@ Task<Status> PartialFetch::ReadOnce(PartialCopyPtr copy, const SegmentRead& read
   if (copy->ended) co_return Went();
   const catalog::RecordId record = copy->handle.record;
   const arena::Place place = copy->place;
-  const std::uint32_t unit = slots_.arena().geometry().alignment;
-  const catalog::Record r = forest_.record(record);
-  const catalog::TreeId tree = forest_.block(r.block).tree;
-  if (catalog_.EntryOf(tree) == nullptr) co_return Dropped();
-  const record::BodySpan span = catalog_.SpanOf(r, read.segments);
+  const std::uint32_t unit = context_.slots.arena().geometry().alignment;
+  const catalog::Record r = context_.forest.record(record);
+  const catalog::TreeId tree = context_.forest.block(r.block).tree;
+  if (context_.catalog.EntryOf(tree) == nullptr) co_return Dropped();
+  const record::BodySpan span = context_.catalog.SpanOf(r, read.segments);
   const record::BodySpan units = UnitsOf(span, unit);
   const AlignedBytes trailer(copy->record_bytes - record::TrailerOffset(r.body_bytes, unit));
   const AlignedBytes body(units.bytes);
@@ -182,7 +174,7 @@ Task<Status> PartialFetch::ReadOnce(PartialCopyPtr copy, const SegmentRead& read
       co_await lower_->FetchSome(from, copy->record_bytes, trailer.span(), units.offset, body.span());
   if (!fetched) co_return fetched.error();
   if (copy->ended) co_return Went();
-  if (catalog_.EntryOf(tree) == nullptr) co_return Dropped();
+  if (context_.catalog.EntryOf(tree) == nullptr) co_return Dropped();
   const record::SealView& seal = fetched->seal;
   std::vector<std::uint32_t> parts(seal.part_count());
   for (std::uint32_t i = 0; i < parts.size(); ++i) parts[i] = seal.part_bytes(i);
@@ -190,7 +182,7 @@ Task<Status> PartialFetch::ReadOnce(PartialCopyPtr copy, const SegmentRead& read
     lower_->ReportBad(from);
     return Status(Code::kMiss, Text(lower_->Describe(from), ": ", why));
   };
-  if (!catalog_.IsSealOf(r, seal) || record::BytesOf(parts, read.segments) != span) {
+  if (!context_.catalog.IsSealOf(r, seal) || record::BytesOf(parts, read.segments) != span) {
     co_return not_it("holds another block than the one that was written there");
   }
   SlotUse use(residents_, place);
@@ -199,25 +191,25 @@ Task<Status> PartialFetch::ReadOnce(PartialCopyPtr copy, const SegmentRead& read
   use.End();
   if (copy->ended) co_return Went();
   if (!sound) co_return not_it("its record fails its seal");
-  steps_.Count(4);
+  context_.steps.Count(4);
   if (copy->published) co_return Status();
   const record::SealCopy seal_copy(seal);
   const BlockKey key = seal.key();
   const record::Stamp& stamp = fetched->stamp;
-  arena::PublishPassing(words_, slots_.arena(), place, copy->generation,
+  arena::PublishPassing(context_.words, context_.slots.arena(), place, copy->generation,
                         {.seal = seal_copy.seal(),
                          .sequence = stamp.sequence,
                          .born = stamp.born,
                          .expiry = stamp.expiry,
                          .conversation = stamp.conversation});
-  forest_.record(record).key = key;
+  context_.forest.record(record).key = key;
   copy->published = true;
   co_return Status();
 }
 
 Task<bool> PartialFetch::FillOwn(arena::Place place, const SegmentRead& read, const record::SealView& seal,
                                  record::BodySpan span, const std::byte* from) {
-  std::byte* slot = slots_.arena().slot(place);
+  std::byte* slot = context_.slots.arena().slot(place);
   const record::SegmentSpan& all = read.segments;
   for (std::uint32_t at = all.first; at < all.end();) {
     if (!read.own[at - all.first]) {
@@ -236,7 +228,7 @@ Task<bool> PartialFetch::FillOwn(arena::Place place, const SegmentRead& read, co
     }
     const std::span<const std::byte> piece[] = {{from + (first.offset - span.offset), bytes}};
     std::vector<std::uint32_t> crcs(end - at);
-    memory::FillTask fill(movers_, {slot + first.offset, piece, crcs});
+    memory::FillTask fill(context_.movers, {slot + first.offset, piece, crcs});
     co_await fill;
     if (!record::CrcsMatch(seal, at, crcs)) co_return false;
     at = end;

@@ -28,7 +28,7 @@ class PartialFetch final {
   PartialFetch(const PartialFetch&) = delete;
   PartialFetch& operator=(const PartialFetch&) = delete;
 
-  Executor& executor() { return executor_; }
+  Executor& executor() { return context_.executor; }
 
   // The record's partial copy, with a slot or without; null where there is no room for one, or for a read of
   // that size beside those under way.
@@ -57,15 +57,7 @@ class PartialFetch final {
   Task<bool> FillOwn(arena::Place place, const SegmentRead& read, const record::SealView& seal,
                      record::BodySpan span, const std::byte* from);
 
-  Executor& executor_;
-  const Clock& clock_;
-  arena::Words& words_;
-  memory::Slots& slots_;
-  memory::Movers& movers_;
-  catalog::StoreCounters& counters_;
-  StepBudget& steps_;
-  catalog::Catalog& catalog_;
-  catalog::Forest& forest_;
+  const StoreContext& context_;
   LowerTier& lower_;
   Residents& residents_;
   PartialCopies& partial_copies_;

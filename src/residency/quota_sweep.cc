@@ -12,8 +12,9 @@ constexpr std::int64_t kVainUs = 1'000'000;
 }  // namespace
 
 bool QuotaSweep::AnyFull() const {
-  for (std::size_t i = 1; i <= options_.quotas.quotas().size(); ++i) {
-    if (options_.quotas.FullBelow(static_cast<policy::QuotaGroup>(i), catalog_.counted().below()))
+  for (std::size_t i = 1; i <= context_.options.quotas.quotas().size(); ++i) {
+    if (context_.options.quotas.FullBelow(static_cast<policy::QuotaGroup>(i),
+                                          context_.catalog.counted().below()))
       return true;
   }
   return false;
@@ -21,14 +22,15 @@ bool QuotaSweep::AnyFull() const {
 
 bool QuotaSweep::Sweep() {
   // A block's standing cannot be told while much is being collected.
-  if (!lower_.present() || !AnyFull() || clock_.Now() < rests_until_ || forest_.collecting()) return false;
-  for (; !steps_.Spent(); ++hand_) {
-    if (hand_ >= forest_.block_end()) hand_ = 0;
-    steps_.Count();
+  if (!lower_.present() || !AnyFull() || context_.clock.Now() < rests_until_ || context_.forest.collecting())
+    return false;
+  for (; !context_.steps.Spent(); ++hand_) {
+    if (hand_ >= context_.forest.block_end()) hand_ = 0;
+    context_.steps.Count();
     in_vain_ = GiveUp(hand_) ? 0 : in_vain_ + 1;
-    const bool vain = in_vain_ >= 2 * std::uint64_t{forest_.block_end()};
+    const bool vain = in_vain_ >= 2 * std::uint64_t{context_.forest.block_end()};
     if (++looks_ < kLooks && !vain) continue;
-    rests_until_ = clock_.Now().PlusUs(vain ? kVainUs : kRoundUs);
+    rests_until_ = context_.clock.Now().PlusUs(vain ? kVainUs : kRoundUs);
     looks_ = 0;
     if (vain) in_vain_ = 0;
     return false;
@@ -37,17 +39,17 @@ bool QuotaSweep::Sweep() {
 }
 
 bool QuotaSweep::GiveUp(catalog::BlockId block) {
-  catalog::Block& b = forest_.block(block);
+  catalog::Block& b = context_.forest.block(block);
   if (!b.has_key() || b.is(catalog::Block::kCut) || b.placeholder() || b.first_child != catalog::kNoId)
     return false;
-  const policy::QuotaGroup group = catalog_.GroupOf(b.tree);
-  if (!options_.quotas.FullBelow(group, catalog_.counted().below())) return false;
-  if (pending_.NextChildOf(b.tree, b.key_hash(), catalog::kNoId) != catalog::kNoId) return false;
+  const policy::QuotaGroup group = context_.catalog.GroupOf(b.tree);
+  if (!context_.options.quotas.FullBelow(group, context_.catalog.counted().below())) return false;
+  if (context_.pending.NextChildOf(b.tree, b.key_hash(), catalog::kNoId) != catalog::kNoId) return false;
   if (WasUsed(b) || !LetGo(b)) return false;
-  steps_.Count(4);
-  ++catalog_.counted().At(b.tree).evicted;
-  catalog_.gone().Note(b.key_hash(), catalog::WentBy::kEvicted);
-  counters_.evicted_below_over_quota.Add();
+  context_.steps.Count(4);
+  ++context_.catalog.counted().At(b.tree).evicted;
+  context_.catalog.gone().Note(b.key_hash(), catalog::WentBy::kEvicted);
+  context_.counters.evicted_below_over_quota.Add();
   removal_.RemoveRecordsOf(block);
   removal_.Settle(block);
   return true;
@@ -60,9 +62,10 @@ bool QuotaSweep::WasUsed(catalog::Block& block) {
     return used;
   }
   bool used = false;
-  for (catalog::RecordId id = block.first_record; id != catalog::kNoId; id = forest_.record(id).next) {
-    steps_.Count();
-    catalog::Record& r = forest_.record(id);
+  for (catalog::RecordId id = block.first_record; id != catalog::kNoId;
+       id = context_.forest.record(id).next) {
+    context_.steps.Count();
+    catalog::Record& r = context_.forest.record(id);
     if (r.in_memory()) return true;
     used = used || r.is(catalog::Record::kTouched);
     r.flags &= static_cast<std::uint8_t>(~catalog::Record::kTouched);
@@ -72,10 +75,11 @@ bool QuotaSweep::WasUsed(catalog::Block& block) {
 
 bool QuotaSweep::LetGo(const catalog::Block& block) {
   if (block.folded()) return true;
-  for (catalog::RecordId id = block.first_record; id != catalog::kNoId; id = forest_.record(id).next) {
-    steps_.Count();
+  for (catalog::RecordId id = block.first_record; id != catalog::kNoId;
+       id = context_.forest.record(id).next) {
+    context_.steps.Count();
     partial_copies_.EndIfIdle(id);
-    if (forest_.record(id).references > 0) return false;
+    if (context_.forest.record(id).references > 0) return false;
   }
   return true;
 }

@@ -17,16 +17,7 @@ namespace cistern::residency {
 class QuotaSweep final {
  public:
   QuotaSweep(const StoreContext& context, LowerTier& lower, PartialCopies& partial_copies, Removal& removal)
-      : clock_(context.clock),
-        options_(context.options),
-        counters_(context.counters),
-        steps_(context.steps),
-        catalog_(context.catalog),
-        forest_(context.catalog.forest()),
-        pending_(context.catalog.pending()),
-        lower_(lower),
-        partial_copies_(partial_copies),
-        removal_(removal) {}
+      : context_(context), lower_(lower), partial_copies_(partial_copies), removal_(removal) {}
   QuotaSweep(const QuotaSweep&) = delete;
   QuotaSweep& operator=(const QuotaSweep&) = delete;
 
@@ -42,13 +33,7 @@ class QuotaSweep final {
   // False where somebody has a right to find it.
   bool LetGo(const catalog::Block& block);
 
-  const Clock& clock_;
-  const catalog::StoreOptions& options_;
-  catalog::StoreCounters& counters_;
-  StepBudget& steps_;
-  catalog::Catalog& catalog_;
-  catalog::Forest& forest_;
-  catalog::PendingPuts& pending_;
+  const StoreContext& context_;
   LowerTier& lower_;
   PartialCopies& partial_copies_;
   Removal& removal_;

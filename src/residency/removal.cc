@@ -4,53 +4,53 @@
 namespace cistern::residency {
 
 void Removal::Remove(catalog::RecordId record) {
-  const catalog::BlockId block = forest_.record(record).block;
+  const catalog::BlockId block = context_.forest.record(record).block;
   EraseRecord(record);
   Settle(block);
 }
 
 void Removal::RemoveRecordsOf(catalog::BlockId block) {
-  if (forest_.block(block).folded()) {
-    steps_.Count();
-    const catalog::TreeId tree = forest_.block(block).tree;
-    lower_.Forget(tree, forest_.ForgetFolded(block));
+  if (context_.forest.block(block).folded()) {
+    context_.steps.Count();
+    const catalog::TreeId tree = context_.forest.block(block).tree;
+    lower_.Forget(tree, context_.forest.ForgetFolded(block));
   }
-  while (!forest_.block(block).placeholder()) EraseRecord(forest_.block(block).first_record);
+  while (!context_.forest.block(block).placeholder()) EraseRecord(context_.forest.block(block).first_record);
 }
 
 void Removal::Settle(catalog::BlockId block) {
   for (int levels = 0; block != catalog::kNoId; ++levels) {
-    if (!forest_.Empty(block) || forest_.block(block).is(catalog::Block::kCut)) {
-      if (forest_.block(block).first_child == catalog::kNoId) Unpark(block);
+    if (!context_.forest.Empty(block) || context_.forest.block(block).is(catalog::Block::kCut)) {
+      if (context_.forest.block(block).first_child == catalog::kNoId) Unpark(block);
       return;
     }
     if (levels == 32) {
-      if (!forest_.block(block).is(catalog::Block::kReaping)) reap_.push_back(block);
-      forest_.block(block).flags |= catalog::Block::kReaping;
+      if (!context_.forest.block(block).is(catalog::Block::kReaping)) reap_.push_back(block);
+      context_.forest.block(block).flags |= catalog::Block::kReaping;
       return;
     }
-    if (forest_.block(block).is(catalog::Block::kReaping)) return;
-    steps_.Count();
-    const catalog::BlockId parent = forest_.Free(block);
+    if (context_.forest.block(block).is(catalog::Block::kReaping)) return;
+    context_.steps.Count();
+    const catalog::BlockId parent = context_.forest.Free(block);
     owner_.Freed(block, parent);
     block = parent;
   }
 }
 
 void Removal::Unpark(catalog::BlockId block) {
-  if (forest_.block(block).folded()) return;
-  for (catalog::RecordId r = forest_.block(block).first_record; r != catalog::kNoId;
-       r = forest_.record(r).next) {
-    steps_.Count();
+  if (context_.forest.block(block).folded()) return;
+  for (catalog::RecordId r = context_.forest.block(block).first_record; r != catalog::kNoId;
+       r = context_.forest.record(r).next) {
+    context_.steps.Count();
     residents_.Unpark(r);
   }
 }
 
 void Removal::Reap() {
-  while (!reap_.empty() && !steps_.Spent()) {
+  while (!reap_.empty() && !context_.steps.Spent()) {
     const catalog::BlockId block = reap_.back();
     reap_.pop_back();
-    forest_.block(block).flags &= static_cast<std::uint16_t>(~catalog::Block::kReaping);
+    context_.forest.block(block).flags &= static_cast<std::uint16_t>(~catalog::Block::kReaping);
     Settle(block);
   }
 }
@@ -58,9 +58,10 @@ void Removal::Reap() {
 void Removal::EraseRecord(catalog::RecordId record) {
   partial_copies_.End(record);
   residents_.Leave(record);
-  const catalog::Record& r = forest_.record(record);
-  if (r.in_lower_tier()) lower_.Forget(forest_.block(r.block).tree, catalog::Forest::CopyOf(record, r));
-  forest_.RemoveRecord(record);
+  const catalog::Record& r = context_.forest.record(record);
+  if (r.in_lower_tier())
+    lower_.Forget(context_.forest.block(r.block).tree, catalog::Forest::CopyOf(record, r));
+  context_.forest.RemoveRecord(record);
 }
 
 }  // namespace cistern::residency

@@ -18,8 +18,7 @@ class Removal final {
  public:
   Removal(const StoreContext& context, BlockOwner& owner, LowerTier& lower, Residents& residents,
           PartialCopies& partial_copies)
-      : steps_(context.steps),
-        forest_(context.catalog.forest()),
+      : context_(context),
         owner_(owner),
         lower_(lower),
         residents_(residents),
@@ -45,8 +44,7 @@ class Removal final {
  private:
   void EraseRecord(catalog::RecordId record);
 
-  StepBudget& steps_;
-  catalog::Forest& forest_;
+  const StoreContext& context_;
   BlockOwner& owner_;
   LowerTier& lower_;
   Residents& residents_;

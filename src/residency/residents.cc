@@ -22,35 +22,24 @@ std::uint64_t BlocksOf(const StoreContext& context, const arena::IndexSpace& ind
 }  // namespace
 
 Residents::Residents(const StoreContext& context, const arena::IndexSpace& index)
-    : executor_(context.executor),
-      clock_(context.clock),
-      words_(context.words),
-      slots_(context.slots),
-      options_(context.options),
-      counters_(context.counters),
-      steps_(context.steps),
-      catalog_(context.catalog),
-      forest_(context.catalog.forest()),
-      leases_(context.catalog.leases()),
-      conversations_(context.catalog.conversations()),
-      sequences_(context.catalog.sequences()),
+    : context_(context),
       index_(context.words, index),
       order_(context.options.eviction, BlocksOf(context, index)),
       expiry_(context.catalog.max_records()) {}
 
 catalog::RecordId Residents::FirstOf(catalog::BlockId block) const {
-  const catalog::Block& b = forest_.block(block);
+  const catalog::Block& b = context_.forest.block(block);
   catalog::RecordId record = b.folded() ? catalog::kNoId : b.first_record;
-  while (record != catalog::kNoId && !order_.Contains(record)) record = forest_.record(record).next;
+  while (record != catalog::kNoId && !order_.Contains(record)) record = context_.forest.record(record).next;
   return record;
 }
 
 void Residents::Enter(catalog::RecordId record, std::uint32_t entry, const policy::Standing& standing) {
-  catalog::Record& r = forest_.record(record);
+  catalog::Record& r = context_.forest.record(record);
   r.entry = entry;
-  forest_.SetAt(r.place, record);
-  catalog::NamespaceCounters& counted = catalog_.counted().At(forest_.block(r.block).tree);
-  order_.Insert(record, slots_.KindAt(r.place), standing, counted.group);
+  context_.forest.SetAt(r.place, record);
+  catalog::NamespaceCounters& counted = context_.catalog.counted().At(context_.forest.block(r.block).tree);
+  order_.Insert(record, context_.slots.KindAt(r.place), standing, counted.group);
   fresh_.Note(record, r);
   used_[order_.group(record)] += r.body_bytes;
   if (r.expiry != 0) expiry_.Set(record, r.expiry);
@@ -58,7 +47,7 @@ void Residents::Enter(catalog::RecordId record, std::uint32_t entry, const polic
   ++count_;
   counted.memory_bytes += r.body_bytes;
   ++counted.memory_records;
-  if (r.references > 0) referenced_bytes_ += slots_.SlotBytes(r.place);
+  if (r.references > 0) referenced_bytes_ += context_.slots.SlotBytes(r.place);
 }
 
 std::optional<std::uint32_t> Residents::AddEntry(const arena::Fingerprint& fingerprint,
@@ -69,40 +58,40 @@ std::optional<std::uint32_t> Residents::AddEntry(const arena::Fingerprint& finge
 }
 
 bool Residents::AddEntry(catalog::RecordId record, const arena::Fingerprint& fingerprint) {
-  catalog::Record& r = forest_.record(record);
+  catalog::Record& r = context_.forest.record(record);
   const auto entry = AddEntry(fingerprint, FoundOf(r));
   if (entry) r.entry = *entry;
   return entry.has_value();
 }
 
 void Residents::AddReference(catalog::RecordId record) {
-  catalog::Record& r = forest_.record(record);
+  catalog::Record& r = context_.forest.record(record);
   if (r.references++ == 0 && r.in_memory()) {
-    slots_.Pin(r.place);
-    referenced_bytes_ += slots_.SlotBytes(r.place);
+    context_.slots.Pin(r.place);
+    referenced_bytes_ += context_.slots.SlotBytes(r.place);
   }
-  steps_.Count();
+  context_.steps.Count();
 }
 
 void Residents::DropReference(catalog::RecordHandle handle, Used used) {
-  catalog::Record& r = forest_.record(handle.record);
-  steps_.Count();
-  if (!catalog_.Lives(handle)) return;  // dropped before the reference ended
+  catalog::Record& r = context_.forest.record(handle.record);
+  context_.steps.Count();
+  if (!context_.catalog.Lives(handle)) return;  // dropped before the reference ended
   if (--r.references > 0) return;
   if (!r.in_memory()) {
-    forest_.Fold(handle.record);
+    context_.forest.Fold(handle.record);
     return;
   }
-  slots_.Unpin(r.place);
-  referenced_bytes_ -= slots_.SlotBytes(r.place);
+  context_.slots.Unpin(r.place);
+  referenced_bytes_ -= context_.slots.SlotBytes(r.place);
   if (order_.Parked(handle.record)) order_.Unpark(handle.record);
   if (used == Used::kYes && r.is(catalog::Record::kTransient)) MakeColdest(handle.record);
 }
 
 // The index entry first (R9), then the generation, then the slot.
 void Residents::Leave(catalog::RecordId record) {
-  catalog::Record& r = forest_.record(record);
-  steps_.Count(4);
+  catalog::Record& r = context_.forest.record(record);
+  context_.steps.Count(4);
   if (r.entry != catalog::kNoId) index_.Clear(std::exchange(r.entry, catalog::kNoId));
   if (order_.Contains(record)) {
     LetGo(record);
@@ -111,15 +100,15 @@ void Residents::Leave(catalog::RecordId record) {
   }
   expiry_.Remove(record);
   if (!r.in_memory()) return;
-  arena::Retire(words_, slots_.arena(), r.place);
+  arena::Retire(context_.words, context_.slots.arena(), r.place);
   if (r.references > 0) {
-    slots_.Unpin(r.place);
-    referenced_bytes_ -= slots_.SlotBytes(r.place);
+    context_.slots.Unpin(r.place);
+    referenced_bytes_ -= context_.slots.SlotBytes(r.place);
   }
-  forest_.ClearAt(r.place);
+  context_.forest.ClearAt(r.place);
   bytes_ -= r.body_bytes;
   --count_;
-  catalog::NamespaceCounters& counted = catalog_.counted().At(forest_.block(r.block).tree);
+  catalog::NamespaceCounters& counted = context_.catalog.counted().At(context_.forest.block(r.block).tree);
   counted.memory_bytes -= r.body_bytes;
   --counted.memory_records;
   const arena::Place place = std::exchange(r.place, catalog::kNowhere);
@@ -132,50 +121,50 @@ void Residents::Leave(catalog::RecordId record) {
 void Residents::Hold(catalog::RecordId record) {
   if (order_.Held(record)) return;
   order_.Hold(record);
-  if (order_.Held(record)) held_bytes_ += slots_.SlotBytes(forest_.record(record).place);
+  if (order_.Held(record)) held_bytes_ += context_.slots.SlotBytes(context_.forest.record(record).place);
 }
 
 void Residents::LetGo(catalog::RecordId record) {
   if (!order_.Held(record)) return;
   order_.LetGo(record);
-  held_bytes_ -= slots_.SlotBytes(forest_.record(record).place);
+  held_bytes_ -= context_.slots.SlotBytes(context_.forest.record(record).place);
 }
 
 void Residents::Regroup(catalog::RecordId record) {
   if (!order_.Contains(record)) return;
-  const catalog::Record& r = forest_.record(record);
-  steps_.Count(2);
+  const catalog::Record& r = context_.forest.record(record);
+  context_.steps.Count(2);
   used_[order_.group(record)] -= r.body_bytes;
-  order_.Regroup(record, catalog_.counted().At(forest_.block(r.block).tree).group);
+  order_.Regroup(record, context_.catalog.counted().At(context_.forest.block(r.block).tree).group);
   used_[order_.group(record)] += r.body_bytes;
 }
 
 void Residents::Relocate(catalog::RecordId record, const record::SealView& seal, arena::Place to,
                          std::uint64_t generation) {
-  const arena::ArenaSpace& arena = slots_.arena();
-  catalog::Record& r = forest_.record(record);
+  const arena::ArenaSpace& arena = context_.slots.arena();
+  catalog::Record& r = context_.forest.record(record);
   const BlockKey key = r.key;
   const record::SealCopy copy(seal);
-  arena::Publish(words_, arena, to, generation,
+  arena::Publish(context_.words, arena, to, generation,
                  {.seal = copy.seal(),
-                  .sequence = sequences_.Next(),
+                  .sequence = context_.sequences.Next(),
                   .born = r.born,
                   .expiry = r.expiry,
-                  .conversation = conversations_.Of(forest_.block(r.block).tree, key)});
-  steps_.Count(8);
+                  .conversation = context_.conversations.Of(context_.forest.block(r.block).tree, key)});
+  context_.steps.Count(8);
   // The old entry's place in the bucket serves the new one; between them the block is missed, not wrong.
   index_.Clear(r.entry);
-  if (order_.Held(record)) held_bytes_ += slots_.SlotBytes(to) - slots_.SlotBytes(r.place);
+  if (order_.Held(record)) held_bytes_ += context_.slots.SlotBytes(to) - context_.slots.SlotBytes(r.place);
   const arena::Place from = std::exchange(r.place, to);
   r.generation = generation;
   const auto entry = index_.Insert(arena::FingerprintOf(seal.incarnation(), r.group, key), FoundOf(r));
   CISTERN_ASSERT(entry);
-  arena::Retire(words_, arena, from);
-  forest_.ClearAt(from);
+  arena::Retire(context_.words, arena, from);
+  context_.forest.ClearAt(from);
   r.entry = static_cast<std::uint32_t>(*entry);
   r.flags |= catalog::Record::kVerified;
-  forest_.SetAt(to, record);
-  if (order_.Contains(record)) order_.Reclass(record, slots_.KindAt(to));
+  context_.forest.SetAt(to, record);
+  if (order_.Contains(record)) order_.Reclass(record, context_.slots.KindAt(to));
   FreeSlot(from);
 }
 
@@ -184,8 +173,8 @@ void Residents::EndUse(arena::Place place) {
   if (--user->second.count > 0) return;
   const bool orphaned = user->second.orphaned;
   users_.erase(user);
-  if (orphaned) slots_.Free(place);
-  slots_.loosened().Pulse();
+  if (orphaned) context_.slots.Free(place);
+  context_.slots.loosened().Pulse();
 }
 
 void Residents::FreeSlot(arena::Place place) {
@@ -195,43 +184,44 @@ void Residents::FreeSlot(arena::Place place) {
       return;
     }
   }
-  slots_.Free(place);
+  context_.slots.Free(place);
 }
 
 bool Residents::DropOneEnded() {
-  const auto handle = leases_.NextEnded();
+  const auto handle = context_.leases.NextEnded();
   if (!handle) return false;
   DropReference(*handle);
   return true;
 }
 
 Status Residents::CheckLease(const OwnerToken& owner, std::size_t blocks, std::uint64_t bytes) const {
-  Status room = leases_.CheckRoom(owner, blocks);
+  Status room = context_.leases.CheckRoom(owner, blocks);
   if (!room.ok()) return room;
-  const std::uint64_t kept = referenced_bytes_ + catalog_.pending().bytes();
-  return leases_.CheckBytes(owner, bytes, kept, slots_.bytes());
+  const std::uint64_t kept = referenced_bytes_ + context_.pending.bytes();
+  return context_.leases.CheckBytes(owner, bytes, kept, context_.slots.bytes());
 }
 
 bool Residents::EndOneLease(Instant now) {
-  if (!leases_.EndOneDue(now)) return false;
-  steps_.Count();
-  counters_.leases_ended.Add();
+  if (!context_.leases.EndOneDue(now)) return false;
+  context_.steps.Count();
+  context_.counters.leases_ended.Add();
   return true;
 }
 
 Task<void> Residents::DropAllEnded() {
-  while (EndOneLease(clock_.Now()) || DropOneEnded()) {
-    if (steps_.Spent()) co_await Yield();
+  while (EndOneLease(context_.clock.Now()) || DropOneEnded()) {
+    if (context_.steps.Spent()) co_await Yield();
   }
 }
 
 Task<std::uint32_t> Residents::DropLost(std::span<RecordReference> references, std::uint32_t cuts) {
   constexpr int kPasses = 4;  // who drops at every step does not keep this from its end
-  for (int pass = 0; cuts != forest_.cuts() && pass <= kPasses; ++pass) {
-    cuts = forest_.cuts();
+  for (int pass = 0; cuts != context_.forest.cuts() && pass <= kPasses; ++pass) {
+    cuts = context_.forest.cuts();
     for (RecordReference& reference : references) {
-      if (steps_.Spent()) co_await Yield();
-      if (reference.holds() && (pass == kPasses || !catalog_.Stands(reference.handle()))) reference.Drop();
+      if (context_.steps.Spent()) co_await Yield();
+      if (reference.holds() && (pass == kPasses || !context_.catalog.Stands(reference.handle())))
+        reference.Drop();
     }
   }
   co_return cuts;
@@ -257,20 +247,20 @@ Task<Result<std::uint64_t>> Residents::CheckGrant(OwnerToken owner, std::span<Re
 
 // Rewrites the entry of a sound record that readers reached by a damaged one.
 void Residents::RepairEntry(catalog::RecordId record) {
-  const catalog::Record& r = forest_.record(record);
-  const catalog::Block& b = forest_.block(r.block);
+  const catalog::Record& r = context_.forest.record(record);
+  const catalog::Block& b = context_.forest.block(r.block);
   if (r.entry == catalog::kNoId) return;
-  steps_.Count(2);
+  context_.steps.Count(2);
   const arena::Fingerprint fingerprint =
-      arena::FingerprintOf(forest_.tree(b.tree)->incarnation, r.group, r.key);
+      arena::FingerprintOf(context_.forest.tree(b.tree)->incarnation, r.group, r.key);
   index_.Repair(r.entry, fingerprint, FoundOf(r));
 }
 
 std::vector<std::byte> Residents::TrailerAt(arena::Place place, const catalog::Record& record) const {
-  const arena::ArenaSpace& arena = slots_.arena();
+  const arena::ArenaSpace& arena = context_.slots.arena();
   std::vector<std::byte> trailer(
       arena::RoundUp(record::TrailerBoundBytes(record.body_bytes, record.part_count()), 8));
-  arena::LoadWords(words_,
+  arena::LoadWords(context_.words,
                    arena.slot(place) + record::TrailerOffset(record.body_bytes, arena.geometry().alignment),
                    trailer);
   return trailer;

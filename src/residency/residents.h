@@ -34,7 +34,7 @@ class Residents final {
   Residents(const Residents&) = delete;
   Residents& operator=(const Residents&) = delete;
 
-  Executor& executor() { return executor_; }
+  Executor& executor() { return context_.executor; }
 
   enum class Used : bool { kNo, kYes };
 
@@ -91,7 +91,7 @@ class Residents final {
   void BeginFill() { ++fills_; }
   void EndFill() {
     --fills_;
-    slots_.loosened().Pulse();
+    context_.slots.loosened().Pulse();
   }
   void BeginSearch() { ++searches_; }
   void EndSearch() { --searches_; }
@@ -115,8 +115,8 @@ class Residents final {
   // The order's ages are told by now, until the next call.
   void NoteTime() { order_.SetNow(NowMs()); }
   std::uint64_t NowMs() const {
-    const auto& told = options_.eviction_time_ms;
-    return told ? told() : static_cast<std::uint64_t>(clock_.Now().ns) / 1'000'000;
+    const auto& told = context_.options.eviction_time_ms;
+    return told ? told() : static_cast<std::uint64_t>(context_.clock.Now().ns) / 1'000'000;
   }
   // The block's record in memory that stands for all of them; kNoId where there is none.
   catalog::RecordId FirstOf(catalog::BlockId block) const;
@@ -128,12 +128,12 @@ class Residents final {
   // The record may be evicted again, if it was coldest and could not be.
   void Unpark(catalog::RecordId record) {
     if (order_.Parked(record)) order_.Unpark(record);
-    slots_.loosened().Pulse();
+    context_.slots.loosened().Pulse();
   }
   // The record is evicted before others.
   void MakeColdest(catalog::RecordId record) {
     LetGo(record);
-    order_.MakeColdest(record, slots_.KindAt(forest_.record(record).place));
+    order_.MakeColdest(record, context_.slots.KindAt(context_.forest.record(record).place));
   }
   // The record, which is in memory, is held for a turn to come (policy::Order::Hold); and no longer, if it
   // is.
@@ -162,18 +162,7 @@ class Residents final {
  private:
   // The count of cuts after which the references that are left were seen to stand.
   Task<std::uint32_t> DropLost(std::span<RecordReference> references, std::uint32_t cuts);
-  Executor& executor_;
-  const Clock& clock_;
-  arena::Words& words_;
-  memory::Slots& slots_;
-  const catalog::StoreOptions& options_;
-  catalog::StoreCounters& counters_;
-  StepBudget& steps_;
-  catalog::Catalog& catalog_;
-  catalog::Forest& forest_;
-  catalog::Leases& leases_;
-  catalog::Conversations& conversations_;
-  catalog::Sequences& sequences_;
+  const StoreContext& context_;
   arena::IndexWriter<arena::Words> index_;
   policy::Order order_;
   FreshRecords fresh_;

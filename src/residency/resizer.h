@@ -24,14 +24,7 @@ namespace cistern::residency {
 class Resizer final {
  public:
   Resizer(const StoreContext& context, PartialCopies& partial_copies, Room& room)
-      : executor_(context.executor),
-        clock_(context.clock),
-        words_(context.words),
-        slots_(context.slots),
-        log_(context.log),
-        steps_(context.steps),
-        catalog_(context.catalog),
-        forest_(context.catalog.forest()),
+      : context_(context),
         partial_copies_(partial_copies),
         room_(room),
         wanted_(context.slots.headers()),
@@ -39,7 +32,7 @@ class Resizer final {
   Resizer(const Resizer&) = delete;
   Resizer& operator=(const Resizer&) = delete;
 
-  Executor& executor() { return executor_; }
+  Executor& executor() { return context_.executor; }
 
   // From now on memory is on its way to so many headers, 1 to the arena's, whatever it was on its way to.
   void Want(std::uint32_t headers);
@@ -50,7 +43,7 @@ class Resizer final {
   // The host had no more when memory was to grow last.
   bool out_of_memory() const { return short_; }
   // Headers that have memory.
-  std::uint32_t served() const { return arena::ServedHeaders(words_, slots_.arena()); }
+  std::uint32_t served() const { return arena::ServedHeaders(context_.words, context_.slots.arena()); }
 
   // Does what is wanted until Stop. `movers`, of their own, do what blocks.
   Task<void> Run(memory::ArenaBacking& backing, memory::Movers& movers);
@@ -68,16 +61,9 @@ class Resizer final {
   // One pass over what is left in closed headers.
   Task<void> Empty();
   // Bounds that are shares of memory.
-  void NoteSize() { catalog_.pending().SetMemory(slots_.bytes()); }
+  void NoteSize() { context_.pending.SetMemory(context_.slots.bytes()); }
 
-  Executor& executor_;
-  const Clock& clock_;
-  arena::Words& words_;
-  memory::Slots& slots_;
-  Logger& log_;
-  StepBudget& steps_;
-  catalog::Catalog& catalog_;
-  catalog::Forest& forest_;
+  const StoreContext& context_;
   PartialCopies& partial_copies_;
   Room& room_;
   std::uint32_t wanted_;

@@ -22,9 +22,9 @@ constexpr std::string_view kNothingMovesFar = "move: memory has no room for it n
 Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record_bytes, Instant deadline,
                                       RoomFor whom) {
   const SlotFill::Search searching(fill);
-  const std::uint32_t alignment = slots_.arena().geometry().alignment;
+  const std::uint32_t alignment = context_.slots.arena().geometry().alignment;
   const memory::SlotSize size = memory::SlotSize::For(record_bytes, alignment);
-  const policy::SizeClass wanted = slots_.KindFor(record_bytes, whom.node);
+  const policy::SizeClass wanted = context_.slots.KindFor(record_bytes, whom.node);
   // Bytes of one other size class that make up a chunk: once that many are freed, one chunk's records fit
   // into them.
   const std::uint64_t enough = std::uint64_t{size.chunk_headers} * arena::kHeaderSpanBytes;
@@ -32,26 +32,26 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
   std::optional<policy::SizeClass> giver;
   int in_vain = 0;
   bool first = true;
-  bool idle = !emptying_ && slots_.OthersIdle(record_bytes, whom.node);
+  bool idle = !emptying_ && context_.slots.OthersIdle(record_bytes, whom.node);
   const std::uint64_t more = whom.adds ? record_bytes : 0;
   bool grows = true;
   for (;;) {
     const policy::QuotaGroups groups = evictor_.MayLeaveFor(whom.group, more);
     const bool over = evictor_.Over(whom.group, more);
     if (!over) {
-      auto place = slots_.Allocate(record_bytes, whom.node);
-      steps_.Count();
+      auto place = context_.slots.Allocate(record_bytes, whom.node);
+      context_.steps.Count();
       if (place || place.error().code() != Code::kBusy) co_return place;
     }
     // Nothing leaves for what has a chunk in a moment, or has none whatever leaves.
-    grows = grows && !whom.age && slots_.FitsSoon(record_bytes, whom.node);
-    if (grows && !over && clock_.Now() < deadline) {
-      (void)co_await slots_.loosened().Wait(deadline);
+    grows = grows && !whom.age && context_.slots.FitsSoon(record_bytes, whom.node);
+    if (grows && !over && context_.clock.Now() < deadline) {
+      (void)co_await context_.slots.loosened().Wait(deadline);
       continue;
     }
-    if (slots_.FitsOnlyGrown(record_bytes) && clock_.Now() < deadline)
+    if (context_.slots.FitsOnlyGrown(record_bytes) && context_.clock.Now() < deadline)
       co_return Error(Code::kBusy, "write: memory has not grown yet to what such a block takes");
-    if (clock_.Now() >= deadline) {
+    if (context_.clock.Now() >= deadline) {
       co_return Error(Code::kTooLate, "write: the deadline passed while it waited for room");
     }
     // A spare record does not wait, and no chunk is given up for it.
@@ -59,16 +59,16 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
     if (over) {
       // One of its own leaves, whatever its size: the bytes count.
       const Step step = evictor_.EvictOne({.standing = whom.standing, .groups = groups});
-      if (step == Step::kDone) counters_.evicted_over_quota.Add();
-      if (step == Step::kSpent || steps_.Spent()) co_await Yield();
+      if (step == Step::kDone) context_.counters.evicted_over_quota.Add();
+      if (step == Step::kSpent || context_.steps.Spent()) co_await Yield();
       if (step != Step::kWaits) continue;
       if (!residents_.filling() && !evictor_.MoreMayGo()) break;
-      (void)co_await slots_.loosened().Wait(deadline);
+      (void)co_await context_.slots.loosened().Wait(deadline);
       continue;
     }
     // Idle partial copies in slots of the wanted size are ended first.
     if (partial_copies_.EndIdle(size)) {
-      if (steps_.Spent()) co_await Yield();
+      if (context_.steps.Spent()) co_await Yield();
       continue;
     }
     if (std::exchange(idle, false)) {
@@ -79,26 +79,26 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
     if (std::exchange(first, false) && partial_copies_.EndIdle()) continue;
     Step step = Step::kWaits;
     if (went < enough) {
-      const std::uint64_t before = slots_.used_bytes_beside(whom.node);
+      const std::uint64_t before = context_.slots.used_bytes_beside(whom.node);
       if (!giver || *giver == wanted || !residents_.order().Oldest(*giver, groups))
         giver = evictor_.SizeClassToGo(wanted, groups);
       bool stays_out = false;
       step = co_await GiveUpOne(giver, wanted, groups, whom, &stays_out);
       if (stays_out && whom.age) co_return Error(Code::kBusy, std::string(kNoSpareRoom));
       if (stays_out) {
-        counters_.stayed_out.Add();
+        context_.counters.stayed_out.Add();
         co_return Error(Code::kBusy, std::string(kStaysOut));
       }
-      const std::uint64_t now = slots_.used_bytes_beside(whom.node);
+      const std::uint64_t now = context_.slots.used_bytes_beside(whom.node);
       went += before > now ? before - now : 0;  // others may have come while one moved
       if (step == Step::kWaits && !whom.evicts) co_return Error(Code::kBusy, std::string(kNothingMovesFar));
       // No record of that class may leave; the class has no coldest any more.
       if (step == Step::kWaits && giver) continue;
     }
-    if (step == Step::kSpent || steps_.Spent()) co_await Yield();
+    if (step == Step::kSpent || context_.steps.Spent()) co_await Yield();
     if (step != Step::kWaits || partial_copies_.EndIdle()) continue;
     if (!whom.waits && emptying_) co_return Error(Code::kBusy, std::string(kNothingMovesFar));
-    while (emptying_ && clock_.Now() < deadline) {
+    while (emptying_ && context_.clock.Now() < deadline) {
       if (Status waited = co_await emptied_.Wait(deadline); !waited.ok()) break;
     }
     if (emptying_) continue;
@@ -107,14 +107,14 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
       // Nothing may go now. What is on its way in or out, or waits to be written, may go when it arrived.
       if (!whom.waits) co_return Error(Code::kBusy, std::string(kNothingMovesFar));
       if (!residents_.filling() && !evictor_.MoreMayGo()) break;
-      (void)co_await slots_.loosened().Wait(deadline);
+      (void)co_await context_.slots.loosened().Wait(deadline);
       in_vain = 0;
     }
     went = 0;
     giver.reset();
   }
-  counters_.writes_without_room.Add();
-  counters_.busy.Add();
+  context_.counters.writes_without_room.Add();
+  context_.counters.busy.Add();
   co_return Error(Code::kBusy,
                   "write: no room, and nothing may go: all that is here is leased, in use, or has "
                   "something below it that is");
@@ -122,7 +122,7 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
 
 Task<Step> Room::GiveUpOne(std::optional<policy::SizeClass> kind, policy::SizeClass wanted,
                            policy::QuotaGroups groups, RoomFor whom, bool* stays_out) {
-  if (slots_.plan().near() < slots_.plan().nodes() && !far_memory_.Has(wanted)) {
+  if (context_.slots.plan().near() < context_.slots.plan().nodes() && !far_memory_.Has(wanted)) {
     const Step step = co_await MoveOneFar(kind, groups, whom, stays_out);
     if (step != Step::kWaits || *stays_out || !whom.evicts) co_return step;
   }
@@ -134,19 +134,20 @@ Task<Step> Room::MoveOneFar(std::optional<policy::SizeClass> kind, policy::Quota
   policy::Order& order = residents_.order();
   std::optional<catalog::RecordId> coldest;
   do {
-    if (steps_.Spent()) co_return Step::kSpent;
+    if (context_.steps.Spent()) co_return Step::kSpent;
     // As in EvictOne.
     if (residents_.DropOneEnded()) continue;
     coldest = kind ? order.Coldest(*kind) : order.ColdestOf(far_memory_.near());
     if (!coldest) co_return Step::kWaits;
-    steps_.Count();
+    context_.steps.Count();
     // Where the order has no shelf left for its kind one that lies far stands among the near.
-    const catalog::Record& its = forest_.record(*coldest);
-    if (its.references > 0 || slots_.IsFar(its.place)) order.Park(*std::exchange(coldest, std::nullopt));
+    const catalog::Record& its = context_.forest.record(*coldest);
+    if (its.references > 0 || context_.slots.IsFar(its.place))
+      order.Park(*std::exchange(coldest, std::nullopt));
   } while (!coldest);
   const catalog::RecordId record = *coldest;
-  const catalog::Record r = forest_.record(record);
-  const catalog::RecordHandle handle = catalog_.HandleOf(record);
+  const catalog::Record r = context_.forest.record(record);
+  const catalog::RecordHandle handle = context_.catalog.HandleOf(record);
   // What leaves before all others takes no room there.
   const bool goes = r.is(catalog::Record::kTransient) || r.is(catalog::Record::kBehind);
   if (goes && evictor_.MayGo(record)) co_return Step::kWaits;
@@ -156,7 +157,7 @@ Task<Step> Room::MoveOneFar(std::optional<policy::SizeClass> kind, policy::Quota
   if (!seal) co_return Step::kDone;
   const SlotFill fill(residents_);
   const std::uint64_t bytes = RecordBytesOf(r, *seal);
-  auto to = slots_.Allocate(bytes, memory::kAnyFar);
+  auto to = context_.slots.Allocate(bytes, memory::kAnyFar);
   if (!to) {
     const policy::Standing newcomer = evictor_.keeps_all() ? policy::Standing() : whom.standing;
     const auto way = policy::WayOf(order, newcomer, record, order.ColdestOf(far_memory_.far(), groups));
@@ -167,7 +168,7 @@ Task<Step> Room::MoveOneFar(std::optional<policy::SizeClass> kind, policy::Quota
                         .node = memory::kAnyFar,
                         .age = whom.age,
                         .waits = false};
-    to = co_await Make(fill, bytes, clock_.Now().PlusUs(kAwayUs), there);
+    to = co_await Make(fill, bytes, context_.clock.Now().PlusUs(kAwayUs), there);
     if (!to) co_return Step::kWaits;
   }
   co_await MoveIfThere(handle, r, *seal, *to);
@@ -179,14 +180,14 @@ Task<bool> Room::EmptyAChunk(std::uint64_t record_bytes, Instant deadline, RoomF
   bool served = false;
   int leased = 0;
   // A single look covers part of the arena only.
-  for (int looks = idle_only ? 63 : 0; looks < 64 && !served && clock_.Now() < deadline; ++looks) {
-    const auto range = slots_.BestToEmpty(record_bytes, idle_only, whom.node);
-    steps_.Count(16);
+  for (int looks = idle_only ? 63 : 0; looks < 64 && !served && context_.clock.Now() < deadline; ++looks) {
+    const auto range = context_.slots.BestToEmpty(record_bytes, idle_only, whom.node);
+    context_.steps.Count(16);
     if (range) {
       served = co_await EmptyRange(*range, evictor_.MayLeaveFor(whom.group, 0));
       if (!served && ++leased == kLeasedMeanwhile) break;
     }
-    if (steps_.Spent()) co_await Yield();
+    if (context_.steps.Spent()) co_await Yield();
   }
   emptying_ = false;
   emptied_.Pulse();
@@ -194,39 +195,39 @@ Task<bool> Room::EmptyAChunk(std::uint64_t record_bytes, Instant deadline, RoomF
 }
 
 Task<bool> Room::EmptyRange(memory::HeaderRange range, policy::QuotaGroups groups) {
-  slots_.StartEmptying(range);
+  context_.slots.StartEmptying(range);
   std::uint64_t cursor = 0;
   std::array<arena::Place, 32> places;
   bool left = false;
-  for (std::size_t n; !left && (n = slots_.UsedIn(range, &cursor, places)) > 0;) {
+  for (std::size_t n; !left && (n = context_.slots.UsedIn(range, &cursor, places)) > 0;) {
     for (std::size_t i = 0; i < n && !left; ++i) {
-      if (steps_.Spent()) co_await Yield();
-      steps_.Count();
+      if (context_.steps.Spent()) co_await Yield();
+      context_.steps.Count();
       // The range may be free as a whole, and another size's chunk by now.
-      if (slots_.emptying() != range) co_return true;
-      if (!slots_.used(places[i])) continue;
-      const catalog::RecordId record = forest_.At(places[i]);
-      if (record == catalog::kNoId || forest_.record(record).references > 0) {
+      if (context_.slots.emptying() != range) co_return true;
+      if (!context_.slots.used(places[i])) continue;
+      const catalog::RecordId record = context_.forest.At(places[i]);
+      if (record == catalog::kNoId || context_.forest.record(record).references > 0) {
         left = true;
       } else {
         const bool moved = co_await Move(record);
         if (moved) continue;
-        if (slots_.emptying() != range) co_return true;
+        if (context_.slots.emptying() != range) co_return true;
         // A record without a free slot elsewhere is evicted if it may leave, whatever its turn.
-        const catalog::RecordId now = forest_.At(places[i]);
+        const catalog::RecordId now = context_.forest.At(places[i]);
         if (now != catalog::kNoId && evictor_.MayGo(now) &&
             (groups >> residents_.order().group(now) & 1) != 0)
           evictor_.Evict(now);
-        left = slots_.used(places[i]);
+        left = context_.slots.used(places[i]);
       }
     }
   }
-  slots_.StopEmptying();
+  context_.slots.StopEmptying();
   co_return !left;
 }
 
 std::optional<record::SealView> Room::SealOf(catalog::RecordId record, std::vector<std::byte>& trailer) {
-  const catalog::Record& r = forest_.record(record);
+  const catalog::Record& r = context_.forest.record(record);
   trailer = residents_.TrailerAt(r.place, r);
   const auto seal = record::CheckSeal(trailer);
   if (seal) return *seal;
@@ -238,16 +239,17 @@ Task<bool> Room::Move(catalog::RecordId record) {
   std::vector<std::byte> trailer;
   const auto seal = SealOf(record, trailer);
   if (!seal) co_return true;
-  const catalog::Record& r = forest_.record(record);
+  const catalog::Record& r = context_.forest.record(record);
   const std::uint64_t bytes = RecordBytesOf(r, *seal);
-  auto to = slots_.Allocate(bytes, slots_.NodeOf(r.place));
-  if (!to) to = slots_.Allocate(bytes, slots_.IsFar(r.place) ? memory::kAnyNode : memory::kAnyFar);
+  auto to = context_.slots.Allocate(bytes, context_.slots.NodeOf(r.place));
+  if (!to)
+    to = context_.slots.Allocate(bytes, context_.slots.IsFar(r.place) ? memory::kAnyNode : memory::kAnyFar);
   if (!to) co_return false;
   co_return co_await MoveTo(record, *seal, *to);
 }
 
 Task<void> Room::MoveAway(catalog::RecordId record) {
-  co_await MoveFor(record, {.node = slots_.NodeOf(forest_.record(record).place)});
+  co_await MoveFor(record, {.node = context_.slots.NodeOf(context_.forest.record(record).place)});
 }
 
 Task<void> Room::MoveNear(catalog::RecordId record) {
@@ -255,8 +257,8 @@ Task<void> Room::MoveNear(catalog::RecordId record) {
 }
 
 Task<void> Room::MoveFor(catalog::RecordId record, RoomFor whom) {
-  const catalog::Record r = forest_.record(record);
-  const catalog::RecordHandle handle = catalog_.HandleOf(record);
+  const catalog::Record r = context_.forest.record(record);
+  const catalog::RecordHandle handle = context_.catalog.HandleOf(record);
   std::vector<std::byte> trailer;
   const auto seal = SealOf(record, trailer);
   if (!seal) co_return;
@@ -264,53 +266,53 @@ Task<void> Room::MoveFor(catalog::RecordId record, RoomFor whom) {
   const policy::Order& order = residents_.order();
   whom.group = order.Contains(record) ? order.group(record) : policy::QuotaGroup{0};
   whom.adds = false;
-  const auto to = co_await Make(fill, RecordBytesOf(r, *seal), clock_.Now().PlusUs(kAwayUs), whom);
+  const auto to = co_await Make(fill, RecordBytesOf(r, *seal), context_.clock.Now().PlusUs(kAwayUs), whom);
   if (to) co_await MoveIfThere(handle, r, *seal, *to);
 }
 
 Task<void> Room::MoveIfThere(catalog::RecordHandle handle, catalog::Record was, const record::SealView& seal,
                              arena::Place to) {
-  const catalog::Record& now = forest_.record(handle.record);
-  if (catalog_.Lives(handle) && now.place == was.place && now.generation == was.generation &&
+  const catalog::Record& now = context_.forest.record(handle.record);
+  if (context_.catalog.Lives(handle) && now.place == was.place && now.generation == was.generation &&
       now.references == 0) {
     co_await MoveTo(handle.record, seal, to);
   } else {
-    slots_.Free(to);
+    context_.slots.Free(to);
   }
 }
 
 Task<bool> Room::MoveTo(catalog::RecordId record, const record::SealView& seal, arena::Place to) {
-  const catalog::Record r = forest_.record(record);
-  const catalog::RecordHandle handle = catalog_.HandleOf(record);
-  const arena::ArenaSpace& arena = slots_.arena();
-  slots_.Pin(to);
+  const catalog::Record r = context_.forest.record(record);
+  const catalog::RecordHandle handle = context_.catalog.HandleOf(record);
+  const arena::ArenaSpace& arena = context_.slots.arena();
+  context_.slots.Pin(to);
   RecordReference reference(residents_, handle);
   SlotUse use(residents_, r.place);
-  const std::uint64_t generation = arena::BeginFill(words_, arena, to);
+  const std::uint64_t generation = arena::BeginFill(context_.words, arena, to);
   std::vector<std::uint32_t> crcs(seal.segment_count());
   for (std::uint32_t i = 0; i < seal.part_count(); ++i) {
     const record::SealView::PartPlace part = seal.part(i);
     const std::span<const std::byte> from[] = {{arena.slot(r.place) + part.offset, part.bytes}};
-    memory::FillTask fill(movers_,
+    memory::FillTask fill(context_.movers,
                           {arena.slot(to) + part.offset, from,
                            std::span(crcs).subspan(part.first_segment, record::SegmentsOfPart(part.bytes))});
     co_await fill;
   }
   use.End();
-  slots_.Unpin(to);
+  context_.slots.Unpin(to);
   const bool sound = record::CrcsMatch(seal, 0, crcs);
-  const catalog::Record& now = forest_.record(record);
-  const bool same = catalog_.Lives(handle) && now.place == r.place;
+  const catalog::Record& now = context_.forest.record(record);
+  const bool same = context_.catalog.Lives(handle) && now.place == r.place;
   const bool wanted = same && sound && now.references == 1;
   reference.Drop();
   if (!wanted) {
-    slots_.Free(to);
+    context_.slots.Free(to);
     if (same && !sound) evictor_.LoseBad(record);
     // A lease took a reference during the copy: the record stays, and so does its chunk.
     co_return !(same && sound);
   }
-  if (slots_.IsFar(to) != slots_.IsFar(r.place))
-    (slots_.IsFar(to) ? counters_.moved_far : counters_.moved_near).Add();
+  if (context_.slots.IsFar(to) != context_.slots.IsFar(r.place))
+    (context_.slots.IsFar(to) ? context_.counters.moved_far : context_.counters.moved_near).Add();
   residents_.Relocate(record, seal, to, generation);
   co_return true;
 }

@@ -33,23 +33,15 @@ struct RoomFor {
 class Room final {
  public:
   Room(const StoreContext& context, Residents& residents, PartialCopies& partial_copies, Evictor& evictor)
-      : executor_(context.executor),
-        clock_(context.clock),
-        words_(context.words),
-        slots_(context.slots),
+      : context_(context),
         far_memory_(context.slots.first_far_kind()),
-        movers_(context.movers),
-        counters_(context.counters),
-        steps_(context.steps),
-        catalog_(context.catalog),
-        forest_(context.catalog.forest()),
         residents_(residents),
         partial_copies_(partial_copies),
         evictor_(evictor) {}
   Room(const Room&) = delete;
   Room& operator=(const Room&) = delete;
 
-  Executor& executor() { return executor_; }
+  Executor& executor() { return context_.executor; }
 
   // Waits until the deadline as long as some record may go later. kBusy: none may, now or later. kTooLate: no
   // slot by the deadline.
@@ -90,19 +82,11 @@ class Room final {
   // Bytes of a record in a slot, all units counted.
   std::uint64_t RecordBytesOf(const catalog::Record& record, const record::SealView& seal) const {
     return record::RecordBytes(record.body_bytes, seal.segment_count(), seal.part_count(),
-                               slots_.arena().geometry().alignment);
+                               context_.slots.arena().geometry().alignment);
   }
 
-  Executor& executor_;
-  const Clock& clock_;
-  arena::Words& words_;
-  memory::Slots& slots_;
+  const StoreContext& context_;
   const policy::FarMemory far_memory_;
-  memory::Movers& movers_;
-  catalog::StoreCounters& counters_;
-  StepBudget& steps_;
-  catalog::Catalog& catalog_;
-  catalog::Forest& forest_;
   Residents& residents_;
   PartialCopies& partial_copies_;
   Evictor& evictor_;

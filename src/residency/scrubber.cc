@@ -13,13 +13,13 @@ constexpr std::int64_t kMostSavedUs = 1'000'000;
 }  // namespace
 
 void Scrubber::Start() {
-  if (options_.scrub_bytes_per_s == 0 || running_ || lower_.closed()) return;
-  const Instant now = clock_.Now();
+  if (context_.options.scrub_bytes_per_s == 0 || running_ || lower_.closed()) return;
+  const Instant now = context_.clock.Now();
   const std::int64_t us = std::min(now.UsSince(counted_at_.value_or(now)), kMostSavedUs);
   counted_at_ = now;
-  bytes_ += static_cast<std::int64_t>(options_.scrub_bytes_per_s) * us / 1'000'000;
-  bytes_ = std::min(bytes_, static_cast<std::int64_t>(options_.scrub_bytes_per_s));
-  if (bytes_ <= 0 || forest_.blocks() == 0) return;
+  bytes_ += static_cast<std::int64_t>(context_.options.scrub_bytes_per_s) * us / 1'000'000;
+  bytes_ = std::min(bytes_, static_cast<std::int64_t>(context_.options.scrub_bytes_per_s));
+  if (bytes_ <= 0 || context_.forest.blocks() == 0) return;
   running_ = true;
   lower_.Spawn(Scrub());
 }
@@ -29,31 +29,31 @@ Task<void> Scrubber::Scrub() {
   co_await Yield();
   const catalog::BlockId begun = at_;
   for (bool first = true; bytes_ > 0 && !lower_.closed() && (first || at_ != begun); first = false) {
-    if (steps_.Spent()) co_await Yield();
-    steps_.Count();
-    if (at_ >= forest_.block_end()) {
+    if (context_.steps.Spent()) co_await Yield();
+    context_.steps.Count();
+    if (at_ >= context_.forest.block_end()) {
       at_ = 0;
-      counters_.scrub_rounds.Add();
+      context_.counters.scrub_rounds.Add();
       if (begun == 0) break;
       continue;
     }
     const catalog::BlockId block = at_++;
-    if (!forest_.block(block).has_key() || forest_.block(block).is(catalog::Block::kCut) ||
-        forest_.block(block).placeholder())
+    if (!context_.forest.block(block).has_key() || context_.forest.block(block).is(catalog::Block::kCut) ||
+        context_.forest.block(block).placeholder())
       continue;
-    const catalog::KeyHash key_hash = forest_.block(block).key_hash();
+    const catalog::KeyHash key_hash = context_.forest.block(block).key_hash();
     for (std::uint16_t group = 0; group < kMaxGroups; ++group) {
       // The id may be another block's after each group.
-      if (block >= forest_.block_end() || forest_.block(block).key_hash() != key_hash) break;
-      const auto copy = forest_.See(block, group);
-      steps_.Count();
+      if (block >= context_.forest.block_end() || context_.forest.block(block).key_hash() != key_hash) break;
+      const auto copy = context_.forest.See(block, group);
+      context_.steps.Count();
       if (!copy || (copy->record != catalog::kNoId && fetcher_.fetching(copy->record))) continue;
       bytes_ -= copy->body_bytes;
-      counters_.scrubbed_bytes.Add(copy->body_bytes);
+      context_.counters.scrubbed_bytes.Add(copy->body_bytes);
       if (!copy->in_memory) {
         co_await ScrubLower(block, *copy);
-      } else if (forest_.record(copy->record).references == 0) {
-        const RecordReference reference(residents_, catalog_.HandleOf(copy->record));
+      } else if (context_.forest.record(copy->record).references == 0) {
+        const RecordReference reference(residents_, context_.catalog.HandleOf(copy->record));
         co_await verifier_.Verify(reference.handle());
       }
     }
@@ -64,26 +64,27 @@ Task<void> Scrubber::Scrub() {
 }
 
 Task<void> Scrubber::ScrubLower(catalog::BlockId block, catalog::Forest::Copy copy) {
-  const catalog::TreeId tree = forest_.block(block).tree;
-  const std::uint64_t bytes = catalog_.RecordBytesOf(tree, copy.group, copy.body_bytes);
+  const catalog::TreeId tree = context_.forest.block(block).tree;
+  const std::uint64_t bytes = context_.catalog.RecordBytesOf(tree, copy.group, copy.body_bytes);
   if (bytes == 0) co_return;
   const AlignedBytes buffer(bytes);
   auto fetched = co_await lower_->Fetch(copy.location, buffer.span(), nullptr);
   bool sound = false;
   if (fetched && fetched->seal.body_bytes() == copy.body_bytes) {
-    memory::VerifyBodyTask check(movers_, buffer.span().data(), fetched->seal);
+    memory::VerifyBodyTask check(context_.movers, buffer.span().data(), fetched->seal);
     co_await check;
     sound = check.sound();
   }
   if (sound || (!fetched && fetched.error().code() == Code::kBusy)) co_return;
   if (fetched) lower_->ReportBad(copy.location);
   // The id may be another block's by now, or the record may have moved.
-  if (block >= forest_.block_end() || forest_.block(block).is(catalog::Block::kCut)) co_return;
-  const auto now = forest_.See(block, copy.group);
+  if (block >= context_.forest.block_end() || context_.forest.block(block).is(catalog::Block::kCut))
+    co_return;
+  const auto now = context_.forest.See(block, copy.group);
   if (!now || now->location != copy.location || now->in_memory) co_return;
-  counters_.cut_bad.Add();
-  log_.Log(LogLevel::kWarning, lower_->Describe(copy.location),
-           ": the scrubber found a record that fails its seal; it goes with what descends from it");
+  context_.counters.cut_bad.Add();
+  context_.log.Log(LogLevel::kWarning, lower_->Describe(copy.location),
+                   ": the scrubber found a record that fails its seal; it goes with what descends from it");
   owner_.Lose(block, LossReason::kBad);
 }
 

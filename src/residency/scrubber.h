@@ -20,15 +20,7 @@ class Scrubber final {
  public:
   Scrubber(const StoreContext& context, BlockOwner& owner, LowerTier& lower, Residents& residents,
            Verifier& verifier, Fetcher& fetcher)
-      : executor_(context.executor),
-        clock_(context.clock),
-        movers_(context.movers),
-        log_(context.log),
-        options_(context.options),
-        counters_(context.counters),
-        steps_(context.steps),
-        catalog_(context.catalog),
-        forest_(context.catalog.forest()),
+      : context_(context),
         owner_(owner),
         lower_(lower),
         residents_(residents),
@@ -37,7 +29,7 @@ class Scrubber final {
   Scrubber(const Scrubber&) = delete;
   Scrubber& operator=(const Scrubber&) = delete;
 
-  Executor& executor() { return executor_; }
+  Executor& executor() { return context_.executor; }
 
   // Goes on where the last slice ended, as far as the rate allows now.
   void Start();
@@ -46,15 +38,7 @@ class Scrubber final {
   Task<void> Scrub();
   Task<void> ScrubLower(catalog::BlockId block, catalog::Forest::Copy copy);
 
-  Executor& executor_;
-  const Clock& clock_;
-  memory::Movers& movers_;
-  Logger& log_;
-  const catalog::StoreOptions& options_;
-  catalog::StoreCounters& counters_;
-  StepBudget& steps_;
-  catalog::Catalog& catalog_;
-  catalog::Forest& forest_;
+  const StoreContext& context_;
   BlockOwner& owner_;
   LowerTier& lower_;
   Residents& residents_;

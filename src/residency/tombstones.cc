@@ -12,7 +12,7 @@ Task<void> Tombstones::End() {
   // the journal is right.
   while (lower_.present() && lower_->media_ids() != journaled_media_) {
     std::vector<std::uint64_t> ids = lower_->media_ids();
-    const Status status = co_await journal_.PutDevices(ids);
+    const Status status = co_await context_.journal.PutDevices(ids);
     if (!status.ok()) {
       ending_ = false;
       co_return;
@@ -21,9 +21,9 @@ Task<void> Tombstones::End() {
   }
   const std::uint64_t oldest = !lower_.present() ? UINT64_MAX : lower_->oldest_sequence();
   while (!collected_.empty() && *collected_.begin() < oldest) {
-    if (steps_.Spent()) co_await Yield();
-    steps_.Count();
-    journal_.EndTombstone(*collected_.begin());
+    if (context_.steps.Spent()) co_await Yield();
+    context_.steps.Count();
+    context_.journal.EndTombstone(*collected_.begin());
     collected_.erase(collected_.begin());
   }
   ending_ = false;

@@ -16,12 +16,11 @@ namespace cistern::residency {
 
 class Tombstones final {
  public:
-  Tombstones(const StoreContext& context, LowerTier& lower)
-      : executor_(context.executor), journal_(context.journal), steps_(context.steps), lower_(lower) {}
+  Tombstones(const StoreContext& context, LowerTier& lower) : context_(context), lower_(lower) {}
   Tombstones(const Tombstones&) = delete;
   Tombstones& operator=(const Tombstones&) = delete;
 
-  Executor& executor() { return executor_; }
+  Executor& executor() { return context_.executor; }
 
   // Ends all tombstones that are not needed any more.
   Task<void> End();
@@ -38,9 +37,7 @@ class Tombstones final {
   }
 
  private:
-  Executor& executor_;
-  catalog::Journal& journal_;
-  StepBudget& steps_;
+  const StoreContext& context_;
   LowerTier& lower_;
   std::set<std::uint64_t> collected_;  // sequences of drops that are collected from memory
   std::vector<std::uint64_t> journaled_media_;

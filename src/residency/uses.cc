@@ -6,20 +6,21 @@
 namespace cistern::residency {
 
 void Uses::UseBlock(catalog::BlockId block) {
-  catalog::Block& b = forest_.block(block);
+  catalog::Block& b = context_.forest.block(block);
   if (b.folded()) {
     b.flags |= catalog::Block::kTouched;
-    catalog_.counted().Use(b.tree);
+    context_.catalog.counted().Use(b.tree);
     return;
   }
-  for (catalog::RecordId r = b.first_record; r != catalog::kNoId; r = forest_.record(r).next) UseRecord(r);
+  for (catalog::RecordId r = b.first_record; r != catalog::kNoId; r = context_.forest.record(r).next)
+    UseRecord(r);
 }
 
 void Uses::UseRecord(catalog::RecordId record) {
-  catalog::Record& r = forest_.record(record);
-  const catalog::Block& block = forest_.block(r.block);
+  catalog::Record& r = context_.forest.record(record);
+  const catalog::Block& block = context_.forest.block(r.block);
   __builtin_prefetch(&block);
-  steps_.Count();
+  context_.steps.Count();
   r.flags |= catalog::Record::kTouched;
   r.flags &= static_cast<std::uint8_t>(~catalog::Record::kTaken);
   if (r.uses < UINT8_MAX) ++r.uses;
@@ -28,15 +29,16 @@ void Uses::UseRecord(catalog::RecordId record) {
     residents_.fresh().Note(record, r);
     far_uses_.Note(record);
   }
-  catalog_.counted().Use(block.tree);
-  if (r.in_memory() && lower_.present() && policy::WrittenAtUse(catalog_.LowerPolicyOf(r), r.uses))
+  context_.catalog.counted().Use(block.tree);
+  if (r.in_memory() && lower_.present() && policy::WrittenAtUse(context_.catalog.LowerPolicyOf(r), r.uses))
     write_back_.Want(record);
 }
 
 // One that was read to pass, or ahead, may be worth its place now.
 void Uses::MoveInOrder(catalog::RecordId record, catalog::KeyHash key_hash) {
-  catalog::Record& r = forest_.record(record);
-  const bool by_worth = r.is(catalog::Record::kTransient) && options_.lower.promote == Promotion::kWorth;
+  catalog::Record& r = context_.forest.record(record);
+  const bool by_worth =
+      r.is(catalog::Record::kTransient) && context_.options.lower.promote == Promotion::kWorth;
   if (by_worth && !evictor_.Passes(record, residents_.order().StandingOf(record)))
     r.flags &= static_cast<std::uint8_t>(~catalog::Record::kTransient);
   if (!r.is(catalog::Record::kTransient)) {
@@ -47,19 +49,19 @@ void Uses::MoveInOrder(catalog::RecordId record, catalog::KeyHash key_hash) {
 }
 
 void Uses::UseSlot(arena::Place place, std::uint32_t generation_low) {
-  steps_.Count();
+  context_.steps.Count();
   if (const PartialCopyPtr copy = partial_copies_.At(place); copy != nullptr) {
     partial_copies_.Asked(copy->handle.record);  // its use was counted when it was acquired
     return;
   }
-  const catalog::RecordId record = forest_.At(place);
+  const catalog::RecordId record = context_.forest.At(place);
   if (record == catalog::kNoId ||
-      static_cast<std::uint32_t>(forest_.record(record).generation) != generation_low) {
-    counters_.touches_refused.Add();
+      static_cast<std::uint32_t>(context_.forest.record(record).generation) != generation_low) {
+    context_.counters.touches_refused.Add();
     return;
   }
   UseRecord(record);
-  counters_.touches_applied.Add();
+  context_.counters.touches_applied.Add();
 }
 
 }  // namespace cistern::residency

@@ -18,11 +18,7 @@ class Uses final {
  public:
   Uses(const StoreContext& context, LowerTier& lower, Residents& residents, PartialCopies& partial_copies,
        Evictor& evictor, WriteBack& write_back, FarUses& far_uses)
-      : options_(context.options),
-        counters_(context.counters),
-        steps_(context.steps),
-        catalog_(context.catalog),
-        forest_(context.catalog.forest()),
+      : context_(context),
         lower_(lower),
         residents_(residents),
         partial_copies_(partial_copies),
@@ -41,11 +37,7 @@ class Uses final {
  private:
   void MoveInOrder(catalog::RecordId record, catalog::KeyHash key_hash);
 
-  const catalog::StoreOptions& options_;
-  catalog::StoreCounters& counters_;
-  StepBudget& steps_;
-  catalog::Catalog& catalog_;
-  catalog::Forest& forest_;
+  const StoreContext& context_;
   LowerTier& lower_;
   Residents& residents_;
   PartialCopies& partial_copies_;

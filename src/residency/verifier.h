@@ -15,32 +15,18 @@ namespace cistern::residency {
 class Verifier final {
  public:
   Verifier(const StoreContext& context, BlockOwner& owner, Residents& residents)
-      : executor_(context.executor),
-        slots_(context.slots),
-        movers_(context.movers),
-        log_(context.log),
-        counters_(context.counters),
-        catalog_(context.catalog),
-        forest_(context.catalog.forest()),
-        owner_(owner),
-        residents_(residents) {}
+      : context_(context), owner_(owner), residents_(residents) {}
   Verifier(const Verifier&) = delete;
   Verifier& operator=(const Verifier&) = delete;
 
-  Executor& executor() { return executor_; }
+  Executor& executor() { return context_.executor; }
 
   // True if a referenced record is sound and was in memory when the check ended; the caller resumes later
   // and asks Catalog::Lives. A damaged record leaves memory, and is lost if that was its last copy.
   Task<bool> Verify(catalog::RecordHandle handle);
 
  private:
-  Executor& executor_;
-  memory::Slots& slots_;
-  memory::Movers& movers_;
-  Logger& log_;
-  catalog::StoreCounters& counters_;
-  catalog::Catalog& catalog_;
-  catalog::Forest& forest_;
+  const StoreContext& context_;
   BlockOwner& owner_;
   Residents& residents_;
 };

@@ -37,7 +37,7 @@ void WriteBack::Want(catalog::RecordId record) {
 void WriteBack::Start() {
   if (queue_.empty() || writers_ >= kWriters || !MayWriteMore() || lower_.closed()) return;
   ++writers_;
-  lower_.Spawn(OutOfLanes(executor_, [this] { return WriteBatches(); }));
+  lower_.Spawn(OutOfLanes(context_.executor, [this] { return WriteBatches(); }));
 }
 
 bool WriteBack::Clean() {
@@ -47,7 +47,7 @@ bool WriteBack::Clean() {
     cleaning_ = std::nullopt;
     return false;
   }
-  for (; clean_looks_ < kCleanLooks && !steps_.Spent(); ++clean_looks_) {
+  for (; clean_looks_ < kCleanLooks && !context_.steps.Spent(); ++clean_looks_) {
     if (clean_looks_ == 0) {
       cleaning_ = std::nullopt;
       looking_ = {};
@@ -65,10 +65,10 @@ bool WriteBack::Clean() {
       shelf_looks_ = looks_a_shelf_;
     }
     --shelf_looks_;
-    steps_.Count();
-    const catalog::Record& r = forest_.record(*cleaning_);
+    context_.steps.Count();
+    const catalog::Record& r = context_.forest.record(*cleaning_);
     ++looking_.looked;
-    if (r.in_lower_tier() || !policy::Wanted(catalog_.LowerPolicyOf(r), r.uses)) {
+    if (r.in_lower_tier() || !policy::Wanted(context_.catalog.LowerPolicyOf(r), r.uses)) {
       ++looking_.ready;
     } else if (r.references == 0 && !OverQuota(r)) {
       WantWithAncestors(*cleaning_);
@@ -83,31 +83,32 @@ bool WriteBack::Clean() {
 }
 
 void WriteBack::Queue(catalog::RecordId record) {
-  catalog::Record& r = forest_.record(record);
+  catalog::Record& r = context_.forest.record(record);
   if (!lower_.present() || !r.in_memory() || r.in_lower_tier() || r.is(catalog::Record::kQueued)) return;
   if (r.body_bytes > lower_->max_append_bytes()) {
-    counters_.down_too_large.Add();
+    context_.counters.down_too_large.Add();
     return;
   }
   if (queue_.full()) {
-    counters_.down_overflow.Add();
+    context_.counters.down_overflow.Add();
     return;
   }
   r.flags |= catalog::Record::kQueued;
-  queue_.Push(catalog_.HandleOf(record));
+  queue_.Push(context_.catalog.HandleOf(record));
 }
 
 bool WriteBack::MayWriteMore() const {
-  const std::uint64_t blocks =
-      options_.max_blocks > 0 ? options_.max_blocks : catalog_.max_records_in_memory();
-  const std::uint64_t bytes = slots_.bytes();
+  const std::uint64_t blocks = context_.options.max_blocks > 0 ? context_.options.max_blocks
+                                                               : context_.catalog.max_records_in_memory();
+  const std::uint64_t bytes = context_.slots.bytes();
   return writing_ == 0 || (writing_ < blocks / kWriteShare && writing_bytes_ < bytes / kWriteShare);
 }
 
 bool WriteBack::OverQuota(const catalog::Record& record) {
-  if (options_.quotas.empty()) return false;
-  const policy::QuotaGroup group = catalog_.GroupOf(forest_.block(record.block).tree);
-  return options_.quotas.OverBelow(group, catalog_.counted().below(), writing_of_[group] + record.body_bytes);
+  if (context_.options.quotas.empty()) return false;
+  const policy::QuotaGroup group = context_.catalog.GroupOf(context_.forest.block(record.block).tree);
+  return context_.options.quotas.OverBelow(group, context_.catalog.counted().below(),
+                                           writing_of_[group] + record.body_bytes);
 }
 
 Task<void> WriteBack::WriteBatches() {
@@ -123,20 +124,20 @@ Task<void> WriteBack::WriteBatches() {
     if (batch.empty()) continue;
     auto places = co_await lower_->Append(batch);
     for (std::size_t i = 0; i < items.size(); ++i) {
-      if (steps_.Spent()) co_await Yield();
+      if (context_.steps.Spent()) co_await Yield();
       Written(items[i], places ? (*places)[i] : tier::Location{});
     }
     if (!places) {
-      counters_.down_failed.Add(items.size());
+      context_.counters.down_failed.Add(items.size());
       // The next tick tries again.
       for (const BatchItem& item : items) {
-        if (steps_.Spent()) co_await Yield();
+        if (context_.steps.Spent()) co_await Yield();
         const catalog::RecordHandle handle = item.reference.handle();
-        if (catalog_.Lives(handle)) Queue(handle.record);
+        if (context_.catalog.Lives(handle)) Queue(handle.record);
       }
       break;
     }
-    counters_.written_down.Add(items.size());
+    context_.counters.written_down.Add(items.size());
   }
   // After a device left service, this writer's place was given to another.
   if (begun == devices_out_) --writers_;
@@ -146,20 +147,20 @@ Task<void> WriteBack::Gather(std::deque<BatchItem>& items) {
   std::uint64_t bytes = 0;
   const std::uint64_t most = std::min(kBatchBytes, lower_->max_append_bytes());
   while (!queue_.empty() && MayWriteMore() && items.size() < kBatchRecords && bytes < most) {
-    if (steps_.Spent()) co_await Yield();
+    if (context_.steps.Spent()) co_await Yield();
     if (queue_.empty()) break;
     const catalog::RecordHandle handle = queue_.front();
-    steps_.Count();
-    if (!catalog_.Lives(handle)) {
+    context_.steps.Count();
+    if (!context_.catalog.Lives(handle)) {
       queue_.Pop();
       continue;
     }
-    catalog::Record& r = forest_.record(handle.record);
-    const catalog::TreeId tree = forest_.block(r.block).tree;
-    const std::uint64_t record_bytes = catalog_.RecordBytesOf(tree, r.group, r.body_bytes);
+    catalog::Record& r = context_.forest.record(handle.record);
+    const catalog::TreeId tree = context_.forest.block(r.block).tree;
+    const std::uint64_t record_bytes = context_.catalog.RecordBytesOf(tree, r.group, r.body_bytes);
     const bool wanted = r.in_memory() && !r.in_lower_tier() &&
-                        !catalog::Catalog::Expired(r.expiry, catalog_.NowS()) &&
-                        catalog_.EntryOf(tree) != nullptr;
+                        !catalog::Catalog::Expired(r.expiry, context_.catalog.NowS()) &&
+                        context_.catalog.EntryOf(tree) != nullptr;
     const tier::Tier::Room room = wanted ? lower_->RoomFor(bytes + record_bytes) : tier::Tier::Room::kYes;
     if (room == tier::Tier::Room::kNoRoom) break;
     queue_.Pop();
@@ -167,9 +168,9 @@ Task<void> WriteBack::Gather(std::deque<BatchItem>& items) {
     const bool over = wanted && OverQuota(r);
     if (!wanted || over || room != tier::Tier::Room::kYes) {
       if (over)
-        counters_.down_over_quota.Add();
+        context_.counters.down_over_quota.Add();
       else if (room == tier::Tier::Room::kNoBudget)
-        counters_.down_over_budget.Add();
+        context_.counters.down_over_budget.Add();
       if (r.references == 0) residents_.Unpark(handle.record);
       continue;
     }
@@ -179,27 +180,27 @@ Task<void> WriteBack::Gather(std::deque<BatchItem>& items) {
 
 bool WriteBack::AddToBatch(catalog::RecordHandle handle, std::uint64_t record_bytes,
                            std::deque<BatchItem>& items) {
-  const catalog::Record r = forest_.record(handle.record);
-  const arena::ArenaSpace& arena = slots_.arena();
+  const catalog::Record r = context_.forest.record(handle.record);
+  const arena::ArenaSpace& arena = context_.slots.arena();
   const std::vector<std::byte> trailer = residents_.TrailerAt(r.place, r);
   const auto seal = record::CheckSeal(trailer);
   if (!seal || !seal->HasKey(r.key)) {
     evictor_.LoseBad(handle.record);
     return false;
   }
-  const policy::QuotaGroup group = catalog_.GroupOf(forest_.block(r.block).tree);
+  const policy::QuotaGroup group = context_.catalog.GroupOf(context_.forest.block(r.block).tree);
   BatchItem& item = items.emplace_back(RecordReference(residents_, handle), SlotUse(residents_, r.place),
                                        r.place, record_bytes, group, r.body_bytes, devices_out_);
   item.seal.emplace(*seal);
   ++writing_;
   writing_bytes_ += record_bytes;
   writing_of_[group] += r.body_bytes;
-  steps_.Count(2 + seal->segment_count() / 16);
+  context_.steps.Count(2 + seal->segment_count() / 16);
   item.request = {.body = arena.slot(r.place),
                   .seal = item.seal->seal(),
                   .born = r.born,
                   .expiry = r.expiry,
-                  .conversation = conversations_.Of(forest_.block(r.block).tree, r.key)};
+                  .conversation = context_.conversations.Of(context_.forest.block(r.block).tree, r.key)};
   return true;
 }
 
@@ -209,9 +210,9 @@ std::vector<tier::AppendRequest> WriteBack::WithoutDead(std::deque<BatchItem>& i
   std::vector<tier::AppendRequest> batch;
   std::deque<BatchItem> living;
   for (BatchItem& item : items) {
-    steps_.Count();
+    context_.steps.Count();
     const catalog::RecordHandle handle = item.reference.handle();
-    if (!catalog_.Lives(handle) || forest_.record(handle.record).place != item.place) {
+    if (!context_.catalog.Lives(handle) || context_.forest.record(handle.record).place != item.place) {
       EndWriting(item);
       item.reference.Drop();
       continue;
@@ -220,7 +221,7 @@ std::vector<tier::AppendRequest> WriteBack::WithoutDead(std::deque<BatchItem>& i
   }
   items = std::move(living);
   for (BatchItem& item : items) {
-    item.request.sequence = sequences_.Next();
+    item.request.sequence = context_.sequences.Next();
     batch.push_back(item.request);
   }
   return batch;
@@ -235,17 +236,17 @@ void WriteBack::EndWriting(BatchItem& item) {
 }
 
 void WriteBack::Written(BatchItem& item, tier::Location location) {
-  steps_.Count(2);
+  context_.steps.Count(2);
   const catalog::RecordHandle handle = item.reference.handle();
   EndWriting(item);
-  const bool lives = catalog_.Lives(handle);
+  const bool lives = context_.catalog.Lives(handle);
   if (!location.none()) {
-    catalog::Record& r = forest_.record(handle.record);
+    catalog::Record& r = context_.forest.record(handle.record);
     // The device may have left service in this very step, and its records are forgotten already.
     const bool there = lower_->EstimateUs(location, 1) != tier::Tier::kNever;
     if (there && lives && r.in_memory() && !r.in_lower_tier()) {
       r.location = location;
-      lower_.NoteThere(forest_.block(r.block).tree, r.body_bytes);
+      lower_.NoteThere(context_.forest.block(r.block).tree, r.body_bytes);
       r.flags &= static_cast<std::uint8_t>(~catalog::Record::kTouched);
     } else {
       lower_->Forget(location, item.record_bytes);
@@ -253,7 +254,7 @@ void WriteBack::Written(BatchItem& item, tier::Location location) {
   }
   item.reference.Drop();
   // The record may be evicted now, whatever descends from it.
-  if (lives && forest_.record(handle.record).references == 0) residents_.Unpark(handle.record);
+  if (lives && context_.forest.record(handle.record).references == 0) residents_.Unpark(handle.record);
 }
 
 // The coldest records are written before they have to leave, their ancestors before them: else a reboot
@@ -261,13 +262,13 @@ void WriteBack::Written(BatchItem& item, tier::Location location) {
 void WriteBack::WantWithAncestors(catalog::RecordId record) {
   std::array<catalog::RecordId, kAncestorLooks> above;
   std::size_t count = 0;
-  const std::uint16_t group = forest_.record(record).group;
-  for (catalog::BlockId at = forest_.block(forest_.record(record).block).parent;
-       at != catalog::kNoId && count < above.size(); at = forest_.block(at).parent) {
-    steps_.Count();
-    const catalog::RecordId parent = forest_.FindRecord(at, group);
-    if (parent == catalog::kNoId || forest_.record(parent).in_lower_tier() ||
-        !forest_.record(parent).in_memory())
+  const std::uint16_t group = context_.forest.record(record).group;
+  for (catalog::BlockId at = context_.forest.block(context_.forest.record(record).block).parent;
+       at != catalog::kNoId && count < above.size(); at = context_.forest.block(at).parent) {
+    context_.steps.Count();
+    const catalog::RecordId parent = context_.forest.FindRecord(at, group);
+    if (parent == catalog::kNoId || context_.forest.record(parent).in_lower_tier() ||
+        !context_.forest.record(parent).in_memory())
       break;
     above[count++] = parent;
   }

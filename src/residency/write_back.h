@@ -25,23 +25,11 @@ class WriteBack final {
  public:
   WriteBack(const StoreContext& context, LowerTier& lower, Residents& residents, WriteQueue& queue,
             Evictor& evictor)
-      : executor_(context.executor),
-        slots_(context.slots),
-        options_(context.options),
-        counters_(context.counters),
-        steps_(context.steps),
-        catalog_(context.catalog),
-        forest_(context.catalog.forest()),
-        conversations_(context.catalog.conversations()),
-        sequences_(context.catalog.sequences()),
-        lower_(lower),
-        residents_(residents),
-        queue_(queue),
-        evictor_(evictor) {}
+      : context_(context), lower_(lower), residents_(residents), queue_(queue), evictor_(evictor) {}
   WriteBack(const WriteBack&) = delete;
   WriteBack& operator=(const WriteBack&) = delete;
 
-  Executor& executor() { return executor_; }
+  Executor& executor() { return context_.executor; }
 
   // Queues the record for the lower tier.
   void Want(catalog::RecordId record);
@@ -89,15 +77,7 @@ class WriteBack final {
   void Written(BatchItem& item, tier::Location location);
   void WantWithAncestors(catalog::RecordId record);
 
-  Executor& executor_;
-  memory::Slots& slots_;
-  const catalog::StoreOptions& options_;
-  catalog::StoreCounters& counters_;
-  StepBudget& steps_;
-  catalog::Catalog& catalog_;
-  catalog::Forest& forest_;
-  catalog::Conversations& conversations_;
-  catalog::Sequences& sequences_;
+  const StoreContext& context_;
   LowerTier& lower_;
   Residents& residents_;
   WriteQueue& queue_;

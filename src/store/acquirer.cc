@@ -17,15 +17,15 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
                                              std::span<const catalog::BlockName> blocks,
                                              std::int64_t lease_us, Instant deadline, std::int64_t worth_us,
                                              CallStations* stations) {
-  const catalog::TreeId tree = catalog_.TreeOf(slot);
-  if (catalog_.EntryOf(tree) == nullptr) co_return std::unexpected(UnknownNamespace(slot));
+  const catalog::TreeId tree = context_.catalog.TreeOf(slot);
+  if (context_.catalog.EntryOf(tree) == nullptr) co_return std::unexpected(UnknownNamespace(slot));
   if (lease_us <= 0)
     co_return Error(Code::kInvalid, Text("lease_us: is ", lease_us, " and has to be at least 1"));
-  if (!switches_.on(Switch::kReads, slot) || !term_.Serves(*catalog_.EntryOf(tree)))
+  if (!switches_.on(Switch::kReads, slot) || !term_.Serves(*context_.catalog.EntryOf(tree)))
     co_return AcquireGrant{.views = std::vector<ViewGrant>(blocks.size())};
-  if (!leases_.CheckRoom(caller.owner, blocks.size()).ok()) co_await residents_.DropAllEnded();
-  if (Status room = leases_.CheckRoom(caller.owner, blocks.size()); !room.ok()) {
-    counters_.busy.Add();
+  if (!context_.leases.CheckRoom(caller.owner, blocks.size()).ok()) co_await residents_.DropAllEnded();
+  if (Status room = context_.leases.CheckRoom(caller.owner, blocks.size()); !room.ok()) {
+    context_.counters.busy.Add();
     co_return std::unexpected(std::move(room));
   }
   AcquireGrant grant;
@@ -38,27 +38,29 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
   views.reserve(blocks.size());
   std::vector<PendingView> pending;
   const Instant worth =
-      worth_us == kNoWorthLimit ? deadline : std::min(deadline, clock_.Now().PlusUs(worth_us));
-  const std::uint64_t now_s = catalog_.NowS();
-  const std::uint32_t cuts = forest_.cuts();
+      worth_us == kNoWorthLimit ? deadline : std::min(deadline, context_.clock.Now().PlusUs(worth_us));
+  const std::uint64_t now_s = context_.catalog.NowS();
+  const std::uint32_t cuts = context_.forest.cuts();
   std::array<catalog::BlockId, catalog::Catalog::kFoundAhead> ahead;
   std::uint64_t found_in_step = 0;  // a record found in an earlier step may have left since
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    if (steps_.Spent()) co_await Yield();
+    if (context_.steps.Spent()) co_await Yield();
     ViewGrant& view = grant.views.emplace_back();
     if (i % catalog::Catalog::kFoundAhead == 0) {
-      catalog_.FindAhead(tree, blocks.subspan(i), ahead);
-      found_in_step = steps_.step();
+      context_.catalog.FindAhead(tree, blocks.subspan(i), ahead);
+      found_in_step = context_.steps.step();
     }
-    const catalog::BlockId block = steps_.step() == found_in_step ? ahead[i % catalog::Catalog::kFoundAhead]
-                                                                  : catalog_.Find(tree, blocks[i].key);
-    const catalog::RecordId record =
-        block == catalog::kNoId ? catalog::kNoId : catalog_.ReadableRecord(block, blocks[i].group, now_s);
+    const catalog::BlockId block = context_.steps.step() == found_in_step
+                                       ? ahead[i % catalog::Catalog::kFoundAhead]
+                                       : context_.catalog.Find(tree, blocks[i].key);
+    const catalog::RecordId record = block == catalog::kNoId
+                                         ? catalog::kNoId
+                                         : context_.catalog.ReadableRecord(block, blocks[i].group, now_s);
     if (record == catalog::kNoId) continue;
-    if (!forest_.record(record).in_memory()) {
+    if (!context_.forest.record(record).in_memory()) {
       if (prompts_.AwaitsRead(tree, blocks[i].key)) {
         // From then on it is known what its blocks are worth; this one is looked for again.
-        forest_.Fold(record);
+        context_.forest.Fold(record);
         co_await prompts_.TakeInAtRead(tree, blocks[i].key);
         grant.views.pop_back();
         --i;
@@ -68,10 +70,10 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
       if (StartFetch(blocks[i], record, worth, &one, &view)) pending.push_back(std::move(one));
       continue;
     }
-    const catalog::RecordHandle handle = catalog_.HandleOf(record);
+    const catalog::RecordHandle handle = context_.catalog.HandleOf(record);
     residency::RecordReference reference;
-    if (!forest_.record(record).is(catalog::Record::kVerified)) {
-      if (clock_.Now() >= deadline) {
+    if (!context_.forest.record(record).is(catalog::Record::kVerified)) {
+      if (context_.clock.Now() >= deadline) {
         view.code = Code::kTooLate;
         continue;
       }
@@ -81,18 +83,18 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
         const AtStation at(stations, Station::kCheck);
         sound = co_await verifier_.Verify(handle);
       }
-      if (!sound || !catalog_.Lives(handle) || !forest_.record(record).in_memory()) continue;
+      if (!sound || !context_.catalog.Lives(handle) || !context_.forest.record(record).in_memory()) continue;
     } else {
       reference = residency::RecordReference(residents_, handle);
     }
-    const catalog::Record& r = forest_.record(record);
+    const catalog::Record& r = context_.forest.record(record);
     references.push_back(std::move(reference));
-    bytes.push_back(slots_.SlotBytes(r.place));
+    bytes.push_back(context_.slots.SlotBytes(r.place));
     views.push_back(i);
     view = {.code = Code::kOk, .place = r.place, .bytes = r.body_bytes, .generation = r.generation};
   }
   for (PendingView& one : pending) {
-    if (steps_.Spent()) co_await Yield();
+    if (context_.steps.Spent()) co_await Yield();
     ViewGrant& view = grant.views[one.index];
     std::uint64_t kept = 0;
     const Status status = co_await Await(one, blocks[one.index].key, worth, &view, &kept, stations);
@@ -109,10 +111,10 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
   const Result<std::uint64_t> kept = co_await residents_.CheckGrant(caller.owner, references, bytes, cuts);
   if (!kept) {
     for (residency::RecordReference& reference : references) {
-      if (steps_.Spent()) co_await Yield();
+      if (context_.steps.Spent()) co_await Yield();
       reference.Drop();
     }
-    counters_.busy.Add();
+    context_.counters.busy.Add();
     co_return std::unexpected(kept.error());
   }
   for (std::size_t i = 0; i < references.size(); ++i) {
@@ -120,26 +122,26 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
   }
   std::erase_if(references, [](const residency::RecordReference& reference) { return !reference.holds(); });
   if (references.empty()) co_return grant;
-  counters_.leases_granted.Add();
-  grant.lease = leases_.Add(caller, residency::DetachAll(references), *kept,
-                            clock_.Now().PlusUs(std::min(lease_us, kMaxLeaseUs)));
+  context_.counters.leases_granted.Add();
+  grant.lease = context_.leases.Add(caller, residency::DetachAll(references), *kept,
+                                    context_.clock.Now().PlusUs(std::min(lease_us, kMaxLeaseUs)));
   co_return grant;
 }
 
 bool Acquirer::FindAtOnce(catalog::TreeId tree, std::span<const catalog::BlockName> blocks,
                           std::span<catalog::RecordId> records) {
-  const std::uint64_t now_s = catalog_.NowS();
+  const std::uint64_t now_s = context_.catalog.NowS();
   std::array<catalog::BlockId, catalog::Catalog::kFoundAhead> ahead;
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    if (steps_.Spent()) return false;
-    if (i % ahead.size() == 0) catalog_.FindAhead(tree, blocks.subspan(i), ahead);
+    if (context_.steps.Spent()) return false;
+    if (i % ahead.size() == 0) context_.catalog.FindAhead(tree, blocks.subspan(i), ahead);
     const catalog::BlockId block = ahead[i % ahead.size()];
     records[i] = catalog::kNoId;
-    if (block == catalog::kNoId || !catalog_.Readable(block, blocks[i].group, now_s)) continue;
+    if (block == catalog::kNoId || !context_.catalog.Readable(block, blocks[i].group, now_s)) continue;
     // A folded record is in the lower tier alone.
-    records[i] = forest_.FindRecord(block, blocks[i].group);
+    records[i] = context_.forest.FindRecord(block, blocks[i].group);
     if (records[i] == catalog::kNoId) return false;
-    const catalog::Record& r = forest_.record(records[i]);
+    const catalog::Record& r = context_.forest.record(records[i]);
     if (!r.in_memory() || !r.is(catalog::Record::kVerified)) return false;
   }
   return true;
@@ -148,11 +150,11 @@ bool Acquirer::FindAtOnce(catalog::TreeId tree, std::span<const catalog::BlockNa
 std::optional<catalog::LeaseId> Acquirer::AcquireAtOnce(const catalog::Caller& caller, std::uint32_t slot,
                                                         std::span<const catalog::BlockName> blocks,
                                                         std::int64_t lease_us, std::span<ViewGrant> views) {
-  const catalog::TreeId tree = catalog_.TreeOf(slot);
+  const catalog::TreeId tree = context_.catalog.TreeOf(slot);
   std::array<catalog::RecordId, kAtOnce> records;
-  if (blocks.size() > records.size() || lease_us <= 0 || catalog_.EntryOf(tree) == nullptr ||
-      !switches_.on(Switch::kReads, slot) || !term_.Serves(*catalog_.EntryOf(tree)) ||
-      !leases_.CheckRoom(caller.owner, blocks.size()).ok() || !FindAtOnce(tree, blocks, records))
+  if (blocks.size() > records.size() || lease_us <= 0 || context_.catalog.EntryOf(tree) == nullptr ||
+      !switches_.on(Switch::kReads, slot) || !term_.Serves(*context_.catalog.EntryOf(tree)) ||
+      !context_.leases.CheckRoom(caller.owner, blocks.size()).ok() || !FindAtOnce(tree, blocks, records))
     return std::nullopt;
   std::vector<catalog::RecordHandle> leased;
   leased.reserve(blocks.size());
@@ -161,9 +163,9 @@ std::optional<catalog::LeaseId> Acquirer::AcquireAtOnce(const catalog::Caller& c
     views[i] = ViewGrant();
     if (records[i] == catalog::kNoId) continue;
     residents_.AddReference(records[i]);
-    leased.push_back(catalog_.HandleOf(records[i]));
-    const catalog::Record& r = forest_.record(records[i]);
-    bytes += slots_.SlotBytes(r.place);
+    leased.push_back(context_.catalog.HandleOf(records[i]));
+    const catalog::Record& r = context_.forest.record(records[i]);
+    bytes += context_.slots.SlotBytes(r.place);
     views[i] = {.code = Code::kOk, .place = r.place, .bytes = r.body_bytes, .generation = r.generation};
   }
   if (leased.empty()) return 0;
@@ -174,38 +176,39 @@ std::optional<catalog::LeaseId> Acquirer::AcquireAtOnce(const catalog::Caller& c
     }
     return std::nullopt;
   }
-  counters_.leases_granted.Add();
-  return leases_.Add(caller, std::move(leased), bytes, clock_.Now().PlusUs(std::min(lease_us, kMaxLeaseUs)));
+  context_.counters.leases_granted.Add();
+  return context_.leases.Add(caller, std::move(leased), bytes,
+                             context_.clock.Now().PlusUs(std::min(lease_us, kMaxLeaseUs)));
 }
 
 Task<Status> Acquirer::ReportBad(std::uint32_t slot, std::span<const catalog::BlockName> blocks) {
-  const catalog::TreeId tree = catalog_.TreeOf(slot);
+  const catalog::TreeId tree = context_.catalog.TreeOf(slot);
   for (const catalog::BlockName& name : blocks) {
-    if (steps_.Spent()) co_await Yield();
-    if (catalog_.EntryOf(tree) == nullptr) co_return UnknownNamespace(slot);
-    const catalog::BlockId block = catalog_.Find(tree, name.key);
+    if (context_.steps.Spent()) co_await Yield();
+    if (context_.catalog.EntryOf(tree) == nullptr) co_return UnknownNamespace(slot);
+    const catalog::BlockId block = context_.catalog.Find(tree, name.key);
     const catalog::RecordId record =
-        block == catalog::kNoId ? catalog::kNoId : forest_.FindRecord(block, name.group);
+        block == catalog::kNoId ? catalog::kNoId : context_.forest.FindRecord(block, name.group);
     if (record == catalog::kNoId) continue;
-    if (!forest_.record(record).in_memory()) {
+    if (!context_.forest.record(record).in_memory()) {
       if (const residency::PartialCopyPtr copy = partial_copies_.Find(record))
         co_await partial_fetch_.Verify(copy);
       continue;
     }
-    const residency::RecordReference reference(residents_, catalog_.HandleOf(record));
+    const residency::RecordReference reference(residents_, context_.catalog.HandleOf(record));
     const bool sound = co_await verifier_.Verify(reference.handle());
-    (sound ? counters_.reported_good : counters_.reported_bad).Add();
-    if (sound && catalog_.Lives(reference.handle())) residents_.RepairEntry(record);
+    (sound ? context_.counters.reported_good : context_.counters.reported_bad).Add();
+    if (sound && context_.catalog.Lives(reference.handle())) residents_.RepairEntry(record);
   }
   co_return Status();
 }
 
 bool Acquirer::StartFetch(const catalog::BlockName& asked, catalog::RecordId record, Instant worth,
                           PendingView* pending, ViewGrant* view) {
-  catalog::Record& r = forest_.record(record);
-  const record::BodySpan span = catalog_.SpanOf(r, asked.asked);
+  catalog::Record& r = context_.forest.record(record);
+  const record::BodySpan span = context_.catalog.SpanOf(r, asked.asked);
   const std::uint64_t asked_bytes = span.bytes;
-  const std::int64_t worth_us = worth.UsSince(clock_.Now());
+  const std::int64_t worth_us = worth.UsSince(context_.clock.Now());
   const auto late = [&](std::int64_t us) {
     return us == tier::Tier::kNever || policy::Refused(us, worth_us);
   };
@@ -221,7 +224,7 @@ bool Acquirer::StartFetch(const catalog::BlockName& asked, catalog::RecordId rec
   const bool promoted = copy == nullptr && !r.is(catalog::Record::kTransient);
   r.flags |= catalog::Record::kTouched;
   if (r.uses < UINT8_MAX) ++r.uses;
-  steps_.Count(3);
+  context_.steps.Count(3);
   policy::FetchChoice way = passes ? policy::FetchChoice::kSegments : policy::FetchChoice::kWhole;
   if (!passes && (!on_its_way || whole_us == tier::Tier::kNever)) {
     way = policy::ChooseFetch(promoted, asked_bytes, r.body_bytes, late(whole_us), late(asked_us));
@@ -232,12 +235,12 @@ bool Acquirer::StartFetch(const catalog::BlockName& asked, catalog::RecordId rec
   }
   view->ready_in_us = way == policy::FetchChoice::kSegments ? asked_us : whole_us;
   if (way == policy::FetchChoice::kNone) {
-    counters_.fetch_refused.Add();
+    context_.counters.fetch_refused.Add();
     view->code = Code::kTooLate;
-    forest_.Fold(record);
+    context_.forest.Fold(record);
     return false;
   }
-  pending->reference = residency::RecordReference(residents_, catalog_.HandleOf(record));
+  pending->reference = residency::RecordReference(residents_, context_.catalog.HandleOf(record));
   if (way == policy::FetchChoice::kWhole) {
     pending->fetch = fetcher_.Start(record);
   } else {
@@ -252,22 +255,22 @@ bool Acquirer::StartFetch(const catalog::BlockName& asked, catalog::RecordId rec
 Task<Status> Acquirer::Await(const PendingView& pending, const BlockKey& key, Instant worth, ViewGrant* view,
                              std::uint64_t* bytes, CallStations* stations) {
   Status status;
-  const Instant from = clock_.Now();
+  const Instant from = context_.clock.Now();
   if (pending.copy != nullptr) {
     residency::PartialCopy& copy = *pending.copy;
     while (status.ok() && !copy.ended && copy.Any(pending.asked, residency::PartialCopy::State::kFetching)) {
       status = co_await copy.changed.Wait(worth);
     }
-    steps_.Count(1 + pending.asked.count / 16);
-    if (stations != nullptr) stations->Add(Station::kFlash, from, clock_.Now());
+    context_.steps.Count(1 + pending.asked.count / 16);
+    if (stations != nullptr) stations->Add(Station::kFlash, from, context_.clock.Now());
   } else {
     status = co_await pending.fetch->done.Wait(worth);
-    if (stations != nullptr) pending.fetch->AddTo(*stations, from, clock_.Now());
+    if (stations != nullptr) pending.fetch->AddTo(*stations, from, context_.clock.Now());
   }
   if (!status.ok()) co_return Status(Code::kTooLate, "acquire: it was not read in time");
-  const catalog::Record& r = forest_.record(pending.reference.handle().record);
+  const catalog::Record& r = context_.forest.record(pending.reference.handle().record);
   const residency::PartialCopy* copy = pending.copy.get();
-  if (!catalog_.Lives(pending.reference.handle()))
+  if (!context_.catalog.Lives(pending.reference.handle()))
     co_return Status(Code::kMiss, "acquire: it went meanwhile");
   const bool here =
       copy != nullptr && !copy->ended && copy->All(pending.asked, residency::PartialCopy::State::kPresent);
@@ -285,7 +288,7 @@ Task<Status> Acquirer::Await(const PendingView& pending, const BlockKey& key, In
                       .bytes = r.body_bytes,
                       .generation = copy->generation};
   // In this step: in the next, whose record was dropped may have left its chunk, and that the memory.
-  *bytes = slots_.SlotBytes(view->place);
+  *bytes = context_.slots.SlotBytes(view->place);
   co_return Status();
 }
 

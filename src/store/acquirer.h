@@ -29,14 +29,7 @@ class Acquirer final {
            residency::Residents& residents, residency::PartialCopies& partial_copies,
            residency::Verifier& verifier, residency::Fetcher& fetcher, residency::PartialFetch& partial_fetch,
            Prompts& prompts, const Switches& switches, const Term& term)
-      : executor_(context.executor),
-        clock_(context.clock),
-        slots_(context.slots),
-        counters_(context.counters),
-        steps_(context.steps),
-        catalog_(context.catalog),
-        forest_(context.catalog.forest()),
-        leases_(context.catalog.leases()),
+      : context_(context),
         lower_(lower),
         residents_(residents),
         partial_copies_(partial_copies),
@@ -49,7 +42,7 @@ class Acquirer final {
   Acquirer(const Acquirer&) = delete;
   Acquirer& operator=(const Acquirer&) = delete;
 
-  Executor& executor() { return executor_; }
+  Executor& executor() { return context_.executor; }
 
   // Verifies blocks that were not checked since the restart, fetches those in the lower tier, and leases the
   // blocks that are then in memory. kTooLate for a block that would not be, or was not, in memory by the
@@ -90,14 +83,7 @@ class Acquirer final {
   Task<Status> Await(const PendingView& pending, const BlockKey& key, Instant worth, ViewGrant* view,
                      std::uint64_t* bytes, CallStations* stations);
 
-  Executor& executor_;
-  const Clock& clock_;
-  memory::Slots& slots_;
-  catalog::StoreCounters& counters_;
-  StepBudget& steps_;
-  catalog::Catalog& catalog_;
-  catalog::Forest& forest_;
-  catalog::Leases& leases_;
+  const residency::StoreContext& context_;
   residency::LowerTier& lower_;
   residency::Residents& residents_;
   residency::PartialCopies& partial_copies_;

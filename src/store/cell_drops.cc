@@ -8,9 +8,9 @@
 namespace cistern::store {
 
 Task<std::uint64_t> CellDrops::BeginKeys(std::uint32_t slot, std::span<const BlockKey> keys) {
-  if (journal_.tombstones() + keys.size() <= options_.max_tombstones)
+  if (context_.journal.tombstones() + keys.size() <= context_.options.max_tombstones)
     co_return co_await drops_.Begin(slot, keys);
-  counters_.widened_drops.Add();
+  context_.counters.widened_drops.Add();
   co_return co_await namespaces_.Renew(slot);
 }
 
@@ -18,30 +18,30 @@ Task<std::uint64_t> CellDrops::BeginNamespace(std::uint32_t slot) { return names
 
 Task<std::uint64_t> CellDrops::BeginEnd(std::uint32_t slot, std::uint64_t conversation) {
   constexpr std::size_t kTopsAtOnce = 256;
-  const catalog::NamespaceEntry* before = catalog_.namespaces().at(slot);
+  const catalog::NamespaceEntry* before = context_.namespaces.at(slot);
   if (before == nullptr) co_return 0;
   const std::uint64_t incarnation = before->incarnation;
-  const catalog::Conversations::Ending ending(catalog_.conversations(), catalog_.TreeOf(slot));
+  const catalog::Conversations::Ending ending(context_.conversations, context_.catalog.TreeOf(slot));
   auto [tops, ended] = co_await drops_.TakeConversation(slot, conversation);
   std::uint64_t blocks = 0;
   while (!tops.empty()) {
     // What was there under another incarnation is gone.
-    const catalog::NamespaceEntry* entry = catalog_.namespaces().at(slot);
+    const catalog::NamespaceEntry* entry = context_.namespaces.at(slot);
     if (entry == nullptr || entry->incarnation != incarnation) break;
     const auto end = tops.begin() + static_cast<std::ptrdiff_t>(std::min(tops.size(), kTopsAtOnce));
     const std::vector<BlockKey> keys(tops.begin(), end);
     tops.erase(tops.begin(), end);
     blocks += co_await BeginKeys(slot, keys);
   }
-  if (ended) journal_.NoteConversationEnd(*ended);
+  if (ended) context_.journal.NoteConversationEnd(*ended);
   co_return blocks;
 }
 
 Task<std::uint64_t> CellDrops::BeginAll() {
   std::uint64_t blocks = 0;
-  for (std::uint32_t slot = 0; slot < catalog_.namespaces().end(); ++slot) {
-    steps_.Count();
-    if (steps_.Spent()) co_await Yield();
+  for (std::uint32_t slot = 0; slot < context_.namespaces.end(); ++slot) {
+    context_.steps.Count();
+    if (context_.steps.Spent()) co_await Yield();
     blocks += co_await namespaces_.Renew(slot);
   }
   co_return blocks;
@@ -49,13 +49,13 @@ Task<std::uint64_t> CellDrops::BeginAll() {
 
 Task<std::uint64_t> CellDrops::BeginAllEnds() {
   std::uint64_t blocks = 0;
-  const catalog::Conversations& conversations = catalog_.conversations();
+  const catalog::Conversations& conversations = context_.conversations;
   const std::uint32_t end = conversations.talk_end();
   for (std::uint32_t at = 0; at < end; ++at) {
-    steps_.Count();
-    if (steps_.Spent()) co_await Yield();
+    context_.steps.Count();
+    if (context_.steps.Spent()) co_await Yield();
     const auto talk = conversations.TalkAt(at);
-    const catalog::NamespaceEntry* entry = talk ? catalog_.EntryOf(talk->tree) : nullptr;
+    const catalog::NamespaceEntry* entry = talk ? context_.catalog.EntryOf(talk->tree) : nullptr;
     if (entry != nullptr) blocks += co_await BeginEnd(entry->slot, talk->conversation);
   }
   co_return blocks;

@@ -19,18 +19,11 @@ namespace cistern::store {
 class CellDrops final {
  public:
   CellDrops(const residency::StoreContext& context, Drops& drops, Namespaces& namespaces)
-      : executor_(context.executor),
-        journal_(context.journal),
-        options_(context.options),
-        counters_(context.counters),
-        steps_(context.steps),
-        catalog_(context.catalog),
-        drops_(drops),
-        namespaces_(namespaces) {}
+      : context_(context), drops_(drops), namespaces_(namespaces) {}
   CellDrops(const CellDrops&) = delete;
   CellDrops& operator=(const CellDrops&) = delete;
 
-  Executor& executor() { return executor_; }
+  Executor& executor() { return context_.executor; }
 
   // Each ends when nothing that it drops is read any more. The number of blocks removed; 0 in a slot without
   // a namespace. Past StoreOptions::max_tombstones keys and conversations take the whole namespace with them.
@@ -43,16 +36,13 @@ class CellDrops final {
 
   // What has begun is durable once this has ended with ok, and so is the standing behind it, if there is one.
   // kIoError: neither may be.
-  Task<Status> Settle(const catalog::CellStanding* standing = nullptr) { return journal_.Settle(standing); }
-  const catalog::CellStanding& standing() const { return journal_.standing(); }
+  Task<Status> Settle(const catalog::CellStanding* standing = nullptr) {
+    return context_.journal.Settle(standing);
+  }
+  const catalog::CellStanding& standing() const { return context_.journal.standing(); }
 
  private:
-  Executor& executor_;
-  catalog::Journal& journal_;
-  const catalog::StoreOptions& options_;
-  catalog::StoreCounters& counters_;
-  StepBudget& steps_;
-  catalog::Catalog& catalog_;
+  const residency::StoreContext& context_;
   Drops& drops_;
   Namespaces& namespaces_;
 };

@@ -19,30 +19,31 @@ catalog::WentBy HowWent(residency::LossReason reason) {
 
 std::shared_ptr<Deletion> Deletions::Cut(catalog::BlockId block, residency::LossReason reason) {
   // A block of a dropped namespace is collected with it, while the sizes of its records are known.
-  const catalog::IncarnationTree* tree = forest_.tree(forest_.block(block).tree);
-  if (tree == nullptr || forest_.block(tree->root).is(catalog::Block::kCut)) {
+  const catalog::IncarnationTree* tree = context_.forest.tree(context_.forest.block(block).tree);
+  if (tree == nullptr || context_.forest.block(tree->root).is(catalog::Block::kCut)) {
     removal_.RemoveRecordsOf(block);
     return nullptr;
   }
   Deletion deletion;
   deletion.top = deletion.at = block;
-  deletion.tree = forest_.block(block).tree;
+  deletion.tree = context_.forest.block(block).tree;
   deletion.reason = reason;
   expired_ = expired_ || reason == residency::LossReason::kExpired;
-  if (forest_.block(block).has_key()) {
-    deletion.key_hashes.push_back(forest_.block(block).key_hash());
-    catalog_.gone().Note(forest_.block(block).key_hash(), HowWent(reason));
+  if (context_.forest.block(block).has_key()) {
+    deletion.key_hashes.push_back(context_.forest.block(block).key_hash());
+    context_.catalog.gone().Note(context_.forest.block(block).key_hash(), HowWent(reason));
   }
   // A cut inside a subtree that is being collected belongs to that deletion.
-  if (forest_.collecting()) {
+  if (context_.forest.collecting()) {
     std::uint32_t budget = catalog::kStandingLooks;
-    if (forest_.Standing(block, &budget) != catalog::Forest::Answer::kYes) deletion.since = *since_.begin();
-    steps_.Count(catalog::kStandingLooks - budget);
+    if (context_.forest.Standing(block, &budget) != catalog::Forest::Answer::kYes)
+      deletion.since = *since_.begin();
+    context_.steps.Count(catalog::kStandingLooks - budget);
   }
   // The top's index entries are cleared first: a match from block 0 stops there from now on.
-  if (!forest_.block(block).placeholder()) ++deletion.blocks;
+  if (!context_.forest.block(block).placeholder()) ++deletion.blocks;
   removal_.RemoveRecordsOf(block);
-  const catalog::BlockId parent = forest_.Cut(block);
+  const catalog::BlockId parent = context_.forest.Cut(block);
   // The collector's position may be a descendant of the new cut.
   if (!deletions_.empty()) deletions_.front()->at = deletions_.front()->top;
   auto started = Start(std::move(deletion));
@@ -51,44 +52,45 @@ std::shared_ptr<Deletion> Deletions::Cut(catalog::BlockId block, residency::Loss
 }
 
 std::shared_ptr<Deletion> Deletions::Start(Deletion deletion) {
-  deletion.made = catalog_.NextEvent();
+  deletion.made = context_.catalog.NextEvent();
   if (deletion.since == 0) deletion.since = deletion.made;
   since_.insert(deletion.since);
   of_tree_[deletion.tree]++;
-  forest_.CollectingBegins();
+  context_.forest.CollectingBegins();
   return deletions_.emplace_back(std::make_shared<Deletion>(std::move(deletion)));
 }
 
 void Deletions::Detach(catalog::BlockId block) {
-  catalog::Block& b = forest_.block(block);
+  catalog::Block& b = context_.forest.block(block);
   if (!b.placeholder()) b.flags |= catalog::Block::kDetached;
   removal_.RemoveRecordsOf(block);
-  forest_.TakeAway(block);
-  steps_.Count();
+  context_.forest.TakeAway(block);
+  context_.steps.Count();
 }
 
 // Ends puts of the cut blocks and of their descendants, if the puts were made before the cut; true: there
 // may be more.
 bool Deletions::EndPutsStep(Deletion& deletion) {
-  if (pending_.size() == 0) {
+  if (context_.pending.size() == 0) {
     deletion.key_hashes.clear();
     return false;
   }
-  if (deletion.whole_tree && deletion.next_put < pending_.end()) {
+  if (deletion.whole_tree && deletion.next_put < context_.pending.end()) {
     const catalog::PutIndex put = deletion.next_put++;
-    steps_.Count();
-    const catalog::Put& p = pending_[put];
+    context_.steps.Count();
+    const catalog::Put& p = context_.pending[put];
     if (p.name.tree == deletion.tree && p.state == catalog::Put::State::kOpen) puts_.End(put, Code::kMiss);
     return true;
   }
   if (deletion.key_hashes.empty()) return false;
   // One put a call. The oldest is first in the list, so puts made after the cut need no look.
   const catalog::KeyHash key_hash = deletion.key_hashes.back();
-  for (const catalog::PutIndex put : {pending_.NextOf(deletion.tree, key_hash, catalog::kNoId),
-                                      pending_.NextChildOf(deletion.tree, key_hash, catalog::kNoId)}) {
-    steps_.Count();
-    if (put == catalog::kNoId || pending_[put].made >= deletion.made) continue;
-    const catalog::KeyHash ended = catalog::KeyHashOf(deletion.tree, pending_[put].name.key);
+  for (const catalog::PutIndex put :
+       {context_.pending.NextOf(deletion.tree, key_hash, catalog::kNoId),
+        context_.pending.NextChildOf(deletion.tree, key_hash, catalog::kNoId)}) {
+    context_.steps.Count();
+    if (put == catalog::kNoId || context_.pending[put].made >= deletion.made) continue;
+    const catalog::KeyHash ended = catalog::KeyHashOf(deletion.tree, context_.pending[put].name.key);
     puts_.End(put, Code::kMiss);
     if (ended != key_hash) deletion.key_hashes.push_back(ended);
     return true;
@@ -99,8 +101,8 @@ bool Deletions::EndPutsStep(Deletion& deletion) {
 
 void Deletions::CollectNode(Deletion& deletion) {
   const catalog::BlockId block = deletion.at;
-  steps_.Count();
-  catalog::Block& b = forest_.block(block);
+  context_.steps.Count();
+  catalog::Block& b = context_.forest.block(block);
   if (b.first_child != catalog::kNoId) {
     deletion.at = b.first_child;
     return;
@@ -112,20 +114,21 @@ void Deletions::CollectNode(Deletion& deletion) {
     // Of a dropped namespace nobody asks under these hashes any more.
     if (block != deletion.top && !deletion.whole_tree) {
       const bool dropped = deletion.reason == residency::LossReason::kDropped;
-      catalog_.gone().Note(b.key_hash(), dropped ? catalog::WentBy::kDropped : catalog::WentBy::kOrphaned);
+      context_.catalog.gone().Note(b.key_hash(),
+                                   dropped ? catalog::WentBy::kDropped : catalog::WentBy::kOrphaned);
     }
   }
   if (b.is(catalog::Block::kReaping)) removal_.LeaveToOther(block);
   if (block != deletion.top) {
     b.flags &= static_cast<std::uint16_t>(~catalog::Block::kHome);
-    deletion.at = forest_.Free(block);
+    deletion.at = context_.forest.Free(block);
     return;
   }
   deletion.top = deletion.at = catalog::kNoId;
   if (deletion.whole_tree) {
-    forest_.RemoveTree(deletion.tree);
+    context_.forest.RemoveTree(deletion.tree);
   } else {
-    forest_.Discard(block);
+    context_.forest.Discard(block);
   }
 }
 
@@ -134,18 +137,18 @@ void Deletions::End(Deletion& deletion) {
   since_.erase(since_.find(deletion.since));
   if (const auto of = of_tree_.find(deletion.tree); --of->second == 0) of_tree_.erase(of);
   switch (deletion.reason) {
-    case residency::LossReason::kDropped: counters_.dropped.Add(deletion.blocks); break;
-    case residency::LossReason::kExpired: counters_.expired.Add(deletion.blocks); break;
+    case residency::LossReason::kDropped: context_.counters.dropped.Add(deletion.blocks); break;
+    case residency::LossReason::kExpired: context_.counters.expired.Add(deletion.blocks); break;
     case residency::LossReason::kBad:
     case residency::LossReason::kNoRoom: break;  // counted where it was found
   }
   deletions_.pop_front();
-  forest_.CollectingEnded();
+  context_.forest.CollectingEnded();
   collected_.Pulse();
 }
 
 bool Deletions::Collect() {
-  while (!deletions_.empty() && !steps_.Spent()) {
+  while (!deletions_.empty() && !context_.steps.Spent()) {
     Deletion& deletion = *deletions_.front();
     if (EndPutsStep(deletion)) continue;
     if (deletion.top != catalog::kNoId) {

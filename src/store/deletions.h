@@ -37,18 +37,11 @@ struct Deletion {
 class Deletions final : public residency::BlockOwner {
  public:
   Deletions(const residency::StoreContext& context, residency::Removal& removal, OpenPuts& puts)
-      : executor_(context.executor),
-        counters_(context.counters),
-        steps_(context.steps),
-        catalog_(context.catalog),
-        forest_(context.catalog.forest()),
-        pending_(context.catalog.pending()),
-        removal_(removal),
-        puts_(puts) {}
+      : context_(context), removal_(removal), puts_(puts) {}
   Deletions(const Deletions&) = delete;
   Deletions& operator=(const Deletions&) = delete;
 
-  Executor& executor() { return executor_; }
+  Executor& executor() { return context_.executor; }
 
   // Null where the block's namespace was dropped: the block is then collected with it.
   std::shared_ptr<Deletion> Cut(catalog::BlockId block, residency::LossReason reason);
@@ -78,12 +71,7 @@ class Deletions final : public residency::BlockOwner {
   void CollectNode(Deletion& deletion);
   void End(Deletion& deletion);
 
-  Executor& executor_;
-  catalog::StoreCounters& counters_;
-  StepBudget& steps_;
-  catalog::Catalog& catalog_;
-  catalog::Forest& forest_;
-  catalog::PendingPuts& pending_;
+  const residency::StoreContext& context_;
   residency::Removal& removal_;
   OpenPuts& puts_;
   std::deque<std::shared_ptr<Deletion>> deletions_;

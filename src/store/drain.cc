@@ -30,8 +30,8 @@ Task<bool> Drain::Run(DrainOrder order) {
   Stop();
   const std::uint64_t number = number_;
   const bool writes = order.memory_goes && lower_.present();
-  log_.Log(LogLevel::kInfo, "drain: no puts from now on",
-           writes ? ", what memory alone has is written to flash" : "");
+  context_.log.Log(LogLevel::kInfo, "drain: no puts from now on",
+                   writes ? ", what memory alone has is written to flash" : "");
   memory_goes_ = order.memory_goes;
   lower_tier_goes_ = order.lower_tier_goes;
   stage_ = Stage::kWrites;
@@ -60,23 +60,24 @@ Task<bool> Drain::Run(DrainOrder order) {
   while (GoesOn(number, order.deadline) && anyone_waits()) co_await Rest(order.deadline);
   if (number != number_) co_return false;
   stage_ = Stage::kDrained;
-  log_.Log(complete() ? LogLevel::kInfo : LogLevel::kWarning, "drain: ",
-           complete() ? "it is safe to stop the node; " : "its time has passed, or flash takes no more; ",
-           lost(), " blocks are in memory alone", order.memory_goes ? "" : ", whose files stay", ", ",
-           catalog_.leases().size(), " leases and ", catalog_.pending().size(),
-           " puts were waited for in vain");
+  context_.log.Log(
+      complete() ? LogLevel::kInfo : LogLevel::kWarning, "drain: ",
+      complete() ? "it is safe to stop the node; " : "its time has passed, or flash takes no more; ", lost(),
+      " blocks are in memory alone", order.memory_goes ? "" : ", whose files stay", ", ",
+      context_.leases.size(), " leases and ", context_.pending.size(), " puts were waited for in vain");
   co_return true;
 }
 
 void Drain::LogHandedOver() {
   if (handed_over_->members == 0) {
-    log_.Log(
+    context_.log.Log(
         LogLevel::kWarning,
         "drain: no other node of the cell takes blocks, the node goes on alone: nothing was handed over");
     return;
   }
-  log_.Log(LogLevel::kInfo, "drain: other nodes took ", handed_over_->blocks, " blocks, ",
-           handed_over_->bytes, " bytes; ", handed_over_->left, " are in memory alone and nobody took them");
+  context_.log.Log(LogLevel::kInfo, "drain: other nodes took ", handed_over_->blocks, " blocks, ",
+                   handed_over_->bytes, " bytes; ", handed_over_->left,
+                   " are in memory alone and nobody took them");
 }
 
 void Drain::Stop() {
@@ -94,12 +95,12 @@ Task<void> Drain::End() {
   switches_.Close(Switch::kWrites, false);
   switches_.Close(Switch::kReads, false);
   co_await namespaces_.ShowAll();
-  log_.Log(LogLevel::kInfo, "drain: ended, the node is in service again");
+  context_.log.Log(LogLevel::kInfo, "drain: ended, the node is in service again");
 }
 
 std::uint64_t Drain::alone() const {
   const std::uint64_t came = counted_ + lower_records_.gave_up() - gave_up_then_;
-  return came - std::min(came, counters_.written_down.value() - written_then_);
+  return came - std::min(came, context_.counters.written_down.value() - written_then_);
 }
 
 // Puts that had begun become visible meanwhile, and records that the lower tier gives up are memory's alone
@@ -115,14 +116,14 @@ Task<void> Drain::WriteDown(std::uint64_t number, Instant deadline) {
       if (counted_ >= least && ++in_vain == kInVain) co_return;
       least = std::min(least, counted_);
       co_await LookAtAll(Look::kQueue, number, deadline);
-      std::uint64_t written = counters_.written_down.value();
-      Instant moved = clock_.Now();
+      std::uint64_t written = context_.counters.written_down.value();
+      Instant moved = context_.clock.Now();
       while (GoesOn(number, deadline) && !write_back_.idle()) {
         co_await Rest(deadline);
-        if (counters_.written_down.value() != written) {
-          written = counters_.written_down.value();
-          moved = clock_.Now();
-        } else if (clock_.Now() >= moved.PlusUs(kStalledUs)) {
+        if (context_.counters.written_down.value() != written) {
+          written = context_.counters.written_down.value();
+          moved = context_.clock.Now();
+        } else if (context_.clock.Now() >= moved.PlusUs(kStalledUs)) {
           co_return;
         }
       }
@@ -133,16 +134,16 @@ Task<void> Drain::WriteDown(std::uint64_t number, Instant deadline) {
 
 Task<std::uint64_t> Drain::LookAtAll(Look look, std::uint64_t number, Instant deadline) {
   std::uint64_t alone = 0;
-  for (catalog::BlockId id = 0; id < forest_.block_end() && number == number_; ++id) {
-    if (steps_.Spent()) co_await Yield();
+  for (catalog::BlockId id = 0; id < context_.forest.block_end() && number == number_; ++id) {
+    if (context_.steps.Spent()) co_await Yield();
     while (look == Look::kQueue && GoesOn(number, deadline) && queue_.nearly_full()) co_await Rest(deadline);
-    steps_.Count();
-    const catalog::Block& block = forest_.block(id);
+    context_.steps.Count();
+    const catalog::Block& block = context_.forest.block(id);
     if (!block.has_key() || block.folded() || block.is(catalog::Block::kCut)) continue;
     for (catalog::RecordId record = block.first_record; record != catalog::kNoId;
-         record = forest_.record(record).next) {
-      steps_.Count();
-      const catalog::Record& r = forest_.record(record);
+         record = context_.forest.record(record).next) {
+      context_.steps.Count();
+      const catalog::Record& r = context_.forest.record(record);
       if (!r.in_memory() || r.in_lower_tier()) continue;
       ++alone;
       if (look == Look::kQueue) write_back_.Want(record);
@@ -153,8 +154,8 @@ Task<std::uint64_t> Drain::LookAtAll(Look look, std::uint64_t number, Instant de
 
 // What a put publishes during the count may lie behind it.
 Task<void> Drain::CountAlone(std::uint64_t number, Instant deadline) {
-  const std::uint64_t written = counters_.written_down.value(), gave_up = lower_records_.gave_up();
-  const bool all = catalog_.pending().size() == 0;
+  const std::uint64_t written = context_.counters.written_down.value(), gave_up = lower_records_.gave_up();
+  const bool all = context_.pending.size() == 0;
   const std::uint64_t alone = co_await LookAtAll(Look::kCount, number, deadline);
   written_then_ = written;
   gave_up_then_ = gave_up;
@@ -163,7 +164,7 @@ Task<void> Drain::CountAlone(std::uint64_t number, Instant deadline) {
 }
 
 Task<void> Drain::Rest(Instant deadline) {
-  (void)co_await SleepUntil(std::min(deadline, clock_.Now().PlusUs(kRestUs)));
+  (void)co_await SleepUntil(std::min(deadline, context_.clock.Now().PlusUs(kRestUs)));
 }
 
 }  // namespace cistern::store

@@ -37,13 +37,7 @@ class Drain final {
   Drain(const residency::StoreContext& context, residency::LowerTier& lower,
         residency::LowerRecords& lower_records, residency::WriteBack& write_back,
         residency::WriteQueue& queue, Namespaces& namespaces, Switches& switches)
-      : executor_(context.executor),
-        clock_(context.clock),
-        log_(context.log),
-        counters_(context.counters),
-        steps_(context.steps),
-        catalog_(context.catalog),
-        forest_(context.catalog.forest()),
+      : context_(context),
         lower_(lower),
         lower_records_(lower_records),
         write_back_(write_back),
@@ -53,7 +47,7 @@ class Drain final {
   Drain(const Drain&) = delete;
   Drain& operator=(const Drain&) = delete;
 
-  Executor& executor() { return executor_; }
+  Executor& executor() { return context_.executor; }
 
   // Who takes what memory has, if it goes; null: nobody does. No Run is under way.
   void SetHandOver(HandOver* hand_over) { hand_over_ = hand_over; }
@@ -94,17 +88,11 @@ class Drain final {
   // Until something has changed, maybe.
   Task<void> Rest(Instant deadline);
   bool GoesOn(std::uint64_t number, Instant deadline) const {
-    return number == number_ && clock_.Now() < deadline;
+    return number == number_ && context_.clock.Now() < deadline;
   }
-  bool anyone_waits() const { return catalog_.leases().size() > 0 || catalog_.pending().size() > 0; }
+  bool anyone_waits() const { return context_.leases.size() > 0 || context_.pending.size() > 0; }
 
-  Executor& executor_;
-  const Clock& clock_;
-  Logger& log_;
-  catalog::StoreCounters& counters_;
-  StepBudget& steps_;
-  catalog::Catalog& catalog_;
-  catalog::Forest& forest_;
+  const residency::StoreContext& context_;
   residency::LowerTier& lower_;
   residency::LowerRecords& lower_records_;
   residency::WriteBack& write_back_;

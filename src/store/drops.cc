@@ -17,15 +17,16 @@ namespace cistern::store {
 
 Task<Result<std::uint64_t>> Drops::Drop(std::uint32_t slot, std::span<const BlockKey> keys,
                                         CallStations* stations) {
-  const catalog::TreeId tree = catalog_.TreeOf(slot);
-  if (catalog_.EntryOf(tree) == nullptr)
+  const catalog::TreeId tree = context_.catalog.TreeOf(slot);
+  if (context_.catalog.EntryOf(tree) == nullptr)
     co_return Error(Code::kMiss, Text("namespace ", slot, ": is not attached"));
-  if (journal_.tombstones() + keys.size() > options_.max_tombstones) {
-    counters_.busy.Add();
-    co_return Error(Code::kBusy,
-                    Text("drop: ", journal_.tombstones(), " tombstones of earlier drops are kept, ",
-                         keys.size(), " keys more are asked for and the limit is ", options_.max_tombstones,
-                         ": try again when no medium has anything older, or drop the namespace"));
+  if (context_.journal.tombstones() + keys.size() > context_.options.max_tombstones) {
+    context_.counters.busy.Add();
+    co_return Error(
+        Code::kBusy,
+        Text("drop: ", context_.journal.tombstones(), " tombstones of earlier drops are kept, ", keys.size(),
+             " keys more are asked for and the limit is ", context_.options.max_tombstones,
+             ": try again when no medium has anything older, or drop the namespace"));
   }
   DeletionList deletions;
   std::vector<std::uint64_t> tombstones;
@@ -34,7 +35,7 @@ Task<Result<std::uint64_t>> Drops::Drop(std::uint32_t slot, std::span<const Bloc
     const std::optional<catalog::Tombstone> tombstone = co_await Cut(tree, key, &deletions);
     if (!tombstone) continue;
     tombstones.push_back(tombstone->sequence);
-    logged.push_back(journal_.AddTombstone(*tombstone));
+    logged.push_back(context_.journal.AddTombstone(*tombstone));
   }
   std::uint64_t blocks = 0;
   {
@@ -45,15 +46,15 @@ Task<Result<std::uint64_t>> Drops::Drop(std::uint32_t slot, std::span<const Bloc
   {
     const AtStation at(stations, Station::kJournal);
     for (Task<Status>& task : logged) {
-      steps_.Count();
-      if (steps_.Spent()) co_await Yield();
+      context_.steps.Count();
+      if (context_.steps.Spent()) co_await Yield();
       if (Status one = co_await task; !one.ok()) status = std::move(one);
     }
   }
   // Records older than the drops have left memory: every generation has changed.
   for (const std::uint64_t sequence : tombstones) {
-    steps_.Count();
-    if (steps_.Spent()) co_await Yield();
+    context_.steps.Count();
+    if (context_.steps.Spent()) co_await Yield();
     tombstones_.Collected(sequence);
   }
   co_await tombstones_.End();
@@ -65,18 +66,18 @@ Task<std::optional<catalog::Tombstone>> Drops::Cut(catalog::TreeId tree, BlockKe
                                                    DeletionList* deletions) {
   catalog::BlockId block = catalog::kNoId;
   for (bool unsure = true; unsure;) {
-    if (steps_.Spent()) co_await Yield();
+    if (context_.steps.Spent()) co_await Yield();
     unsure = false;
-    block = catalog_.Find(tree, key, &unsure);
+    block = context_.catalog.Find(tree, key, &unsure);
     if (unsure) co_await deletions_.NextCollected();
   }
-  const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree);
+  const catalog::NamespaceEntry* entry = context_.catalog.EntryOf(tree);
   if (entry == nullptr) co_return std::nullopt;  // the namespace was dropped
-  forest_.NoteDrop(tree, catalog_.NextEvent());
+  context_.forest.NoteDrop(tree, context_.catalog.NextEvent());
   // Orphans may descend from any block, so also from this one: they are cut too, since the links between
   // are lost.
-  if (const catalog::BlockId orphans = forest_.tree(tree)->orphans; orphans != catalog::kNoId) {
-    forest_.ForgetOrphans(tree);
+  if (const catalog::BlockId orphans = context_.forest.tree(tree)->orphans; orphans != catalog::kNoId) {
+    context_.forest.ForgetOrphans(tree);
     deletions->push_back(deletions_.Cut(orphans, residency::LossReason::kDropped));
   }
   const std::uint64_t incarnation = entry->incarnation;
@@ -93,14 +94,14 @@ Task<std::optional<catalog::Tombstone>> Drops::Cut(catalog::TreeId tree, BlockKe
     // that another drop has just cut whose tombstone is not durable yet. A restart would find them.
     if (!lower_.present()) co_return std::nullopt;
   }
-  co_return catalog::Tombstone{sequences_.Next(), incarnation, key};
+  co_return catalog::Tombstone{context_.sequences.Next(), incarnation, key};
 }
 
 Task<std::uint64_t> Drops::Collect(const DeletionList& deletions) {
   std::uint64_t blocks = 0;
   for (const auto& deletion : deletions) {
-    steps_.Count();
-    if (steps_.Spent()) co_await Yield();
+    context_.steps.Count();
+    if (context_.steps.Spent()) co_await Yield();
     co_await deletions_.Collected(deletion);
     blocks += deletion->blocks;
   }
@@ -108,20 +109,20 @@ Task<std::uint64_t> Drops::Collect(const DeletionList& deletions) {
 }
 
 Task<std::uint64_t> Drops::Begin(std::uint32_t slot, std::span<const BlockKey> keys) {
-  const catalog::TreeId tree = catalog_.TreeOf(slot);
-  if (catalog_.EntryOf(tree) == nullptr) co_return 0;
+  const catalog::TreeId tree = context_.catalog.TreeOf(slot);
+  if (context_.catalog.EntryOf(tree) == nullptr) co_return 0;
   DeletionList deletions;
   std::vector<std::uint64_t> tombstones;
   for (const BlockKey& key : keys) {
     const std::optional<catalog::Tombstone> tombstone = co_await Cut(tree, key, &deletions);
     if (!tombstone) continue;
-    journal_.NoteTombstone(*tombstone);
+    context_.journal.NoteTombstone(*tombstone);
     tombstones.push_back(tombstone->sequence);
   }
   const std::uint64_t blocks = co_await Collect(deletions);
   for (const std::uint64_t sequence : tombstones) {
-    steps_.Count();
-    if (steps_.Spent()) co_await Yield();
+    context_.steps.Count();
+    if (context_.steps.Spent()) co_await Yield();
     tombstones_.Collected(sequence);
   }
   // With a lower tier the next tick ends those that no medium needs.
@@ -132,8 +133,8 @@ Task<std::uint64_t> Drops::Begin(std::uint32_t slot, std::span<const BlockKey> k
 Task<Result<std::uint64_t>> Drops::EndConversation(std::uint32_t slot, std::uint64_t conversation,
                                                    CallStations* stations) {
   constexpr std::size_t kTopsAtOnce = 256;
-  const catalog::TreeId tree = catalog_.TreeOf(slot);
-  const catalog::Conversations::Ending ending(conversations_, tree);
+  const catalog::TreeId tree = context_.catalog.TreeOf(slot);
+  const catalog::Conversations::Ending ending(context_.conversations, tree);
   Ended ended = co_await TakeNotes(tree, conversation);
   std::deque<BlockKey>& tops = ended.tops;
   std::uint64_t blocks = 0;
@@ -153,14 +154,14 @@ Task<Result<std::uint64_t>> Drops::EndConversation(std::uint32_t slot, std::uint
   if (ended.end) {
     const AtStation at(stations, Station::kJournal);
     // Where this fails it is in what the journal writes next, and nothing more is to be done for it.
-    if (Status status = co_await journal_.AddConversationEnd(*ended.end); !status.ok())
+    if (Status status = co_await context_.journal.AddConversationEnd(*ended.end); !status.ok())
       co_return std::unexpected(std::move(status));
   }
   co_return blocks;
 }
 
 Task<Drops::Taken> Drops::TakeConversation(std::uint32_t slot, std::uint64_t conversation) {
-  Ended ended = co_await TakeNotes(catalog_.TreeOf(slot), conversation);
+  Ended ended = co_await TakeNotes(context_.catalog.TreeOf(slot), conversation);
   co_return Taken{std::move(ended.tops), ended.end};
 }
 
@@ -168,11 +169,12 @@ Task<Drops::Ended> Drops::TakeNotes(catalog::TreeId tree, std::uint64_t conversa
   Ended ended;
   std::set<catalog::KeyHash> going;
   bool stamped = false;
-  co_await ShareUses(executor_, catalog_, steps_);
+  co_await ShareUses(context_.executor, context_.catalog, context_.steps);
   for (;;) {
-    if (steps_.Spent()) co_await Yield();
-    steps_.Count(4);
-    const std::optional<catalog::Conversations::Named> last = conversations_.TakeLast(tree, conversation);
+    if (context_.steps.Spent()) co_await Yield();
+    context_.steps.Count(4);
+    const std::optional<catalog::Conversations::Named> last =
+        context_.conversations.TakeLast(tree, conversation);
     if (!last) break;
     if (last->stays) {
       stamped = stamped || last->stamped;
@@ -183,12 +185,12 @@ Task<Drops::Ended> Drops::TakeNotes(catalog::TreeId tree, std::uint64_t conversa
     }
   }
   // Numbered in the step that took the last note: what it writes from now on is its own.
-  if (const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree); stamped && entry != nullptr)
-    ended.end = {sequences_.Next(), entry->incarnation, conversation};
+  if (const catalog::NamespaceEntry* entry = context_.catalog.EntryOf(tree); stamped && entry != nullptr)
+    ended.end = {context_.sequences.Next(), entry->incarnation, conversation};
   // What hangs below another of them goes with that one.
   for (const catalog::Conversations::Named& named : ended.own) {
-    if (steps_.Spent()) co_await Yield();
-    steps_.Count();
+    if (context_.steps.Spent()) co_await Yield();
+    context_.steps.Count();
     if (named.parent.none() || !going.contains(catalog::KeyHashOf(tree, named.parent)))
       ended.tops.push_back(named.key);
   }
@@ -201,25 +203,26 @@ Task<void> Drops::NoteAgain(catalog::TreeId tree, std::uint64_t conversation, co
   const std::deque<catalog::Conversations::Named>& own = ended.own;
   std::set<catalog::KeyHash> gone;
   for (const BlockKey& key : ended.tops) {
-    if (steps_.Spent()) co_await Yield();
-    steps_.Count();
+    if (context_.steps.Spent()) co_await Yield();
+    context_.steps.Count();
     gone.insert(catalog::KeyHashOf(tree, key));
   }
   for (std::size_t i = own.size(); i-- > 0;) {
-    if (steps_.Spent()) co_await Yield();
-    steps_.Count(4);
+    if (context_.steps.Spent()) co_await Yield();
+    context_.steps.Count(4);
     const catalog::KeyHash hash = catalog::KeyHashOf(tree, own[i].key);
     if (gone.contains(hash)) continue;
     if (gone.contains(catalog::KeyHashOf(tree, own[i].parent))) {
       gone.insert(hash);
     } else {
-      conversations_.Wrote(tree, own[i].key, own[i].parent, conversation);
+      context_.conversations.Wrote(tree, own[i].key, own[i].parent, conversation);
     }
   }
   for (const catalog::Conversations::Named& named : ended.kept) {
-    if (steps_.Spent()) co_await Yield();
-    steps_.Count(4);
-    if (conversations_.UsersOf(tree, named.key)) conversations_.Uses(tree, named.key, conversation);
+    if (context_.steps.Spent()) co_await Yield();
+    context_.steps.Count(4);
+    if (context_.conversations.UsersOf(tree, named.key))
+      context_.conversations.Uses(tree, named.key, conversation);
   }
 }
 

@@ -22,22 +22,11 @@ class Drops final {
  public:
   Drops(const residency::StoreContext& context, residency::LowerTier& lower,
         residency::Tombstones& tombstones, Deletions& deletions)
-      : executor_(context.executor),
-        journal_(context.journal),
-        options_(context.options),
-        counters_(context.counters),
-        steps_(context.steps),
-        catalog_(context.catalog),
-        forest_(context.catalog.forest()),
-        conversations_(context.catalog.conversations()),
-        sequences_(context.catalog.sequences()),
-        lower_(lower),
-        tombstones_(tombstones),
-        deletions_(deletions) {}
+      : context_(context), lower_(lower), tombstones_(tombstones), deletions_(deletions) {}
   Drops(const Drops&) = delete;
   Drops& operator=(const Drops&) = delete;
 
-  Executor& executor() { return executor_; }
+  Executor& executor() { return context_.executor; }
 
   // Blocks removed, of the keys and of their descendants. `stations` may be null.
   Task<Result<std::uint64_t>> Drop(std::uint32_t slot, std::span<const BlockKey> keys,
@@ -74,15 +63,7 @@ class Drops final {
   // `ended.tops`: those that were dropped.
   Task<void> NoteAgain(catalog::TreeId tree, std::uint64_t conversation, const Ended& ended);
 
-  Executor& executor_;
-  catalog::Journal& journal_;
-  const catalog::StoreOptions& options_;
-  catalog::StoreCounters& counters_;
-  StepBudget& steps_;
-  catalog::Catalog& catalog_;
-  catalog::Forest& forest_;
-  catalog::Conversations& conversations_;
-  catalog::Sequences& sequences_;
+  const residency::StoreContext& context_;
   residency::LowerTier& lower_;
   residency::Tombstones& tombstones_;
   Deletions& deletions_;

@@ -15,29 +15,29 @@ namespace cistern::store {
 // match at its first gap; a window only has to reach back its length, or to block 0.
 Task<Result<std::vector<MatchRun>>> Matcher::MatchRest(std::uint32_t slot, std::uint32_t matched,
                                                        std::span<const BlockKey> rest) {
-  const catalog::TreeId tree = catalog_.TreeOf(slot);
-  if (catalog_.EntryOf(tree) == nullptr) co_return std::unexpected(UnknownNamespace(slot));
-  if (!switches_.on(Switch::kReads, slot) || !term_.Serves(*catalog_.EntryOf(tree))) {
-    counters_.miss_off.Add(rest.size());
+  const catalog::TreeId tree = context_.catalog.TreeOf(slot);
+  if (context_.catalog.EntryOf(tree) == nullptr) co_return std::unexpected(UnknownNamespace(slot));
+  if (!switches_.on(Switch::kReads, slot) || !term_.Serves(*context_.catalog.EntryOf(tree))) {
+    context_.counters.miss_off.Add(rest.size());
     co_return std::vector<MatchRun>();
   }
-  const std::vector<catalog::Group> groups = catalog_.EntryOf(tree)->groups;
+  const std::vector<catalog::Group> groups = context_.catalog.EntryOf(tree)->groups;
   std::vector<std::uint64_t> run(groups.size(), 0);
   MatchedRuns runs;
   // Blocks that the index matched.
   if (matched > 0 && !rest.empty()) co_await LookBack(tree, catalog::KeyHashOf(tree, rest[0]), matched, &run);
   for (std::size_t i = 0; i < rest.size(); ++i) {
-    if (steps_.Spent()) co_await Yield();
-    if (catalog_.EntryOf(tree) == nullptr) co_return std::vector<MatchRun>();
-    const std::uint64_t now_s = catalog_.NowS();
-    const catalog::BlockId block = catalog_.Find(tree, rest[i]);
+    if (context_.steps.Spent()) co_await Yield();
+    if (context_.catalog.EntryOf(tree) == nullptr) co_return std::vector<MatchRun>();
+    const std::uint64_t now_s = context_.catalog.NowS();
+    const catalog::BlockId block = context_.catalog.Find(tree, rest[i]);
     bool full = true, windows = true;
     bool expired = false;
     std::uint64_t lower_bytes = 0;
     tier::Location lower_location;
     for (std::size_t g = 0; g < groups.size(); ++g) {
       const auto copy =
-          block == catalog::kNoId ? std::nullopt : forest_.See(block, static_cast<std::uint16_t>(g));
+          block == catalog::kNoId ? std::nullopt : context_.forest.See(block, static_cast<std::uint16_t>(g));
       const bool here = copy && !catalog::Catalog::Expired(copy->expiry, now_s);
       expired = expired || (copy && !here);
       if (here && !copy->in_memory) {
@@ -51,7 +51,7 @@ Task<Result<std::vector<MatchRun>>> Matcher::MatchRest(std::uint32_t slot, std::
         windows = windows && run[g] >= std::min<std::uint64_t>(groups[g].window_blocks, matched + i + 1);
       }
     }
-    steps_.Count(static_cast<std::uint32_t>(groups.size()));
+    context_.steps.Count(static_cast<std::uint32_t>(groups.size()));
     if (!full) {
       NoteMisses(tree, rest[i], expired, rest.size() - i);
       break;
@@ -62,50 +62,52 @@ Task<Result<std::vector<MatchRun>>> Matcher::MatchRest(std::uint32_t slot, std::
   std::vector<MatchRun> found = runs.Take(lower_);
   std::size_t blocks = 0;
   for (const MatchRun& one : found) blocks += one.blocks;
-  counters_.found_below.Add(blocks);
+  context_.counters.found_below.Add(blocks);
   if (first_lower < blocks) fetcher_.ReadAhead(tree, rest.subspan(first_lower, blocks - first_lower));
   co_return found;
 }
 
 std::optional<BlockLook> Matcher::LookAt(std::uint32_t slot, const BlockKey& key) {
-  const catalog::TreeId tree = catalog_.TreeOf(slot);
-  const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree);
+  const catalog::TreeId tree = context_.catalog.TreeOf(slot);
+  const catalog::NamespaceEntry* entry = context_.catalog.EntryOf(tree);
   if (entry == nullptr) return std::nullopt;
   const catalog::KeyHash key_hash = catalog::KeyHashOf(tree, key);
   BlockLook look{.reads_off = !switches_.on(Switch::kReads, slot),
                  .strict = !term_.Serves(*entry),
-                 .pending = pending_.NextOf(tree, key_hash, catalog::kNoId) != catalog::kNoId,
-                 .went = catalog_.gone().Of(key_hash)};
-  const catalog::BlockId block = catalog_.Find(tree, key);
+                 .pending = context_.pending.NextOf(tree, key_hash, catalog::kNoId) != catalog::kNoId,
+                 .went = context_.catalog.gone().Of(key_hash)};
+  const catalog::BlockId block = context_.catalog.Find(tree, key);
   bool full = block != catalog::kNoId, in_memory = true;
   for (std::size_t g = 0; full && g < entry->groups.size(); ++g) {
-    const auto copy = forest_.See(block, static_cast<std::uint16_t>(g));
-    const bool expired = copy && catalog::Catalog::Expired(copy->expiry, catalog_.NowS());
+    const auto copy = context_.forest.See(block, static_cast<std::uint16_t>(g));
+    const bool expired = copy && catalog::Catalog::Expired(copy->expiry, context_.catalog.NowS());
     if (expired) look.went = catalog::WentBy::kExpired;
     in_memory = in_memory && (!copy || copy->in_memory);
     full = (copy && !expired) || entry->groups[g].reach != Reach::kFull;
   }
-  steps_.Count(static_cast<std::uint32_t>(1 + entry->groups.size()));
+  context_.steps.Count(static_cast<std::uint32_t>(1 + entry->groups.size()));
   if (full) look.here = in_memory ? Where::kMemory : Where::kFlash;
   return look;
 }
 
 void Matcher::NoteMisses(catalog::TreeId tree, const BlockKey& first, bool expired, std::size_t count) {
   const catalog::KeyHash key_hash = catalog::KeyHashOf(tree, first);
-  catalog_.counted().At(tree).misses += count;
-  if (pending_.size() > 0 && pending_.NextOf(tree, key_hash, catalog::kNoId) != catalog::kNoId) {
-    counters_.miss_pending.Add(count);
+  context_.catalog.counted().At(tree).misses += count;
+  if (context_.pending.size() > 0 &&
+      context_.pending.NextOf(tree, key_hash, catalog::kNoId) != catalog::kNoId) {
+    context_.counters.miss_pending.Add(count);
     return;
   }
-  switch (expired ? catalog::WentBy::kExpired : catalog_.gone().Of(key_hash)) {
+  switch (expired ? catalog::WentBy::kExpired : context_.catalog.gone().Of(key_hash)) {
     case catalog::WentBy::kUnknown:
-      (KinHas(tree, first) ? counters_.miss_other_namespace : counters_.miss_unknown).Add(count);
+      (KinHas(tree, first) ? context_.counters.miss_other_namespace : context_.counters.miss_unknown)
+          .Add(count);
       break;
-    case catalog::WentBy::kEvicted: counters_.miss_evicted.Add(count); break;
-    case catalog::WentBy::kExpired: counters_.miss_expired.Add(count); break;
-    case catalog::WentBy::kDropped: counters_.miss_dropped.Add(count); break;
-    case catalog::WentBy::kBad: counters_.miss_bad.Add(count); break;
-    case catalog::WentBy::kOrphaned: counters_.miss_orphaned.Add(count); break;
+    case catalog::WentBy::kEvicted: context_.counters.miss_evicted.Add(count); break;
+    case catalog::WentBy::kExpired: context_.counters.miss_expired.Add(count); break;
+    case catalog::WentBy::kDropped: context_.counters.miss_dropped.Add(count); break;
+    case catalog::WentBy::kBad: context_.counters.miss_bad.Add(count); break;
+    case catalog::WentBy::kOrphaned: context_.counters.miss_orphaned.Add(count); break;
   }
 }
 
@@ -113,15 +115,16 @@ void Matcher::NoteMisses(catalog::TreeId tree, const BlockKey& first, bool expir
 // for each of them.
 bool Matcher::KinHas(catalog::TreeId tree, const BlockKey& key) {
   constexpr std::size_t kMost = 8;
-  const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree);
+  const catalog::NamespaceEntry* entry = context_.catalog.EntryOf(tree);
   if (entry == nullptr) return false;
   const std::uint32_t own = entry->slot;
-  const std::span<const std::uint32_t> kin = catalog_.namespaces().KinOf(own);
+  const std::span<const std::uint32_t> kin = context_.namespaces.KinOf(own);
   const std::span<const std::uint32_t> newest = kin.last(std::min(kin.size(), kMost + 1));
-  steps_.Count(static_cast<std::uint32_t>(newest.size()));
+  context_.steps.Count(static_cast<std::uint32_t>(newest.size()));
   return std::ranges::any_of(newest, [&](std::uint32_t slot) {
-    const catalog::BlockId block = slot == own ? catalog::kNoId : forest_.Find(catalog_.TreeOf(slot), key);
-    return block != catalog::kNoId && !forest_.block(block).placeholder();
+    const catalog::BlockId block =
+        slot == own ? catalog::kNoId : context_.forest.Find(context_.catalog.TreeOf(slot), key);
+    return block != catalog::kNoId && !context_.forest.block(block).placeholder();
   });
 }
 
@@ -129,34 +132,34 @@ bool Matcher::KinHas(catalog::TreeId tree, const BlockKey& key) {
 // child. Records that a window needs may leave one by one, so each is leased.
 Task<Result<catalog::LeaseId>> Matcher::Hold(catalog::Caller caller, std::uint32_t slot,
                                              std::span<const BlockKey> chain, std::int64_t hold_us) {
-  const catalog::TreeId tree = catalog_.TreeOf(slot);
-  if (catalog_.EntryOf(tree) == nullptr) co_return std::unexpected(UnknownNamespace(slot));
+  const catalog::TreeId tree = context_.catalog.TreeOf(slot);
+  if (context_.catalog.EntryOf(tree) == nullptr) co_return std::unexpected(UnknownNamespace(slot));
   if (!switches_.on(Switch::kReads, slot)) co_return Error(Code::kMiss, "hold: reads are off");
-  if (!term_.Serves(*catalog_.EntryOf(tree)))
+  if (!term_.Serves(*context_.catalog.EntryOf(tree)))
     co_return Error(Code::kMiss, "hold: the namespace is strict, and this node's membership does not stand");
   if (hold_us <= 0 || chain.empty()) {
     co_return Error(Code::kInvalid, Text("hold_us: is ", hold_us, " for ", chain.size(),
                                          " blocks; a hold takes at least 1 of both"));
   }
-  const Instant deadline = clock_.Now().PlusUs(std::min(hold_us, kMaxLeaseUs));
+  const Instant deadline = context_.clock.Now().PlusUs(std::min(hold_us, kMaxLeaseUs));
   // During a collection each block is found after its parent: then its standing costs one look.
-  for (std::size_t i = 0; forest_.collecting() && i + 1 < chain.size(); ++i) {
-    if (steps_.Spent()) co_await Yield();
-    if (catalog_.Find(tree, chain[i]) == catalog::kNoId) break;
+  for (std::size_t i = 0; context_.forest.collecting() && i + 1 < chain.size(); ++i) {
+    if (context_.steps.Spent()) co_await Yield();
+    if (context_.catalog.Find(tree, chain[i]) == catalog::kNoId) break;
   }
-  if (!leases_.CheckRoom(caller.owner, chain.size()).ok()) co_await residents_.DropAllEnded();
-  if (steps_.Spent()) co_await Yield();
-  const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree);
+  if (!context_.leases.CheckRoom(caller.owner, chain.size()).ok()) co_await residents_.DropAllEnded();
+  if (context_.steps.Spent()) co_await Yield();
+  const catalog::NamespaceEntry* entry = context_.catalog.EntryOf(tree);
   std::vector<residency::RecordReference> references;
   std::vector<std::uint64_t> bytes;  // of memory, that each keeps
-  const std::uint32_t cuts = forest_.cuts();
+  const std::uint32_t cuts = context_.forest.cuts();
   bool whole = entry != nullptr;
-  const std::uint64_t now_s = catalog_.NowS();
+  const std::uint64_t now_s = context_.catalog.NowS();
   for (std::size_t back = 0; whole && back < chain.size(); ++back) {
-    if (steps_.Spent()) {
+    if (context_.steps.Spent()) {
       // The chain's end is leased by now, and with it the records that full groups need.
       co_await Yield();
-      entry = catalog_.EntryOf(tree);
+      entry = context_.catalog.EntryOf(tree);
       if (entry == nullptr) break;
     }
     bool wanted = false;
@@ -164,87 +167,87 @@ Task<Result<catalog::LeaseId>> Matcher::Hold(catalog::Caller caller, std::uint32
     for (std::uint16_t g = 0; g < entry->groups.size(); ++g) {
       const catalog::Group& group = entry->groups[g];
       if (back >= (group.reach == Reach::kFull ? 1 : group.window_blocks)) continue;
-      if (!wanted) block = catalog_.Find(tree, chain[chain.size() - 1 - back]);
+      if (!wanted) block = context_.catalog.Find(tree, chain[chain.size() - 1 - back]);
       wanted = true;
       const catalog::RecordId record =
-          block == catalog::kNoId ? catalog::kNoId : catalog_.ReadableRecord(block, g, now_s);
+          block == catalog::kNoId ? catalog::kNoId : context_.catalog.ReadableRecord(block, g, now_s);
       if (record == catalog::kNoId) {
         whole = false;
         break;
       }
-      references.emplace_back(residents_, catalog_.HandleOf(record));
-      const catalog::Record& r = forest_.record(record);
-      bytes.push_back(r.in_memory() ? slots_.SlotBytes(r.place) : 0);
+      references.emplace_back(residents_, context_.catalog.HandleOf(record));
+      const catalog::Record& r = context_.forest.record(record);
+      bytes.push_back(r.in_memory() ? context_.slots.SlotBytes(r.place) : 0);
     }
     if (!wanted) break;
   }
   Result<std::uint64_t> kept = 0;
   if (whole) kept = co_await residents_.CheckGrant(caller.owner, references, bytes, cuts);
-  whole = whole && catalog_.EntryOf(tree) != nullptr &&
+  whole = whole && context_.catalog.EntryOf(tree) != nullptr &&
           std::ranges::all_of(references, &residency::RecordReference::holds);
   if (whole && kept) {
-    counters_.leases_granted.Add();
-    co_return leases_.Add(caller, residency::DetachAll(references), *kept, deadline);
+    context_.counters.leases_granted.Add();
+    co_return context_.leases.Add(caller, residency::DetachAll(references), *kept, deadline);
   }
   for (residency::RecordReference& reference : references) {
-    if (steps_.Spent()) co_await Yield();
+    if (context_.steps.Spent()) co_await Yield();
     reference.Drop();
   }
   if (!whole) {
-    counters_.lapsed_holds.Add(chain.size());
+    context_.counters.lapsed_holds.Add(chain.size());
     co_return Error(Code::kMiss, "hold: some of the chain is not here any more");
   }
-  counters_.busy.Add();
+  context_.counters.busy.Add();
   co_return std::unexpected(kept.error());
 }
 
 Task<std::uint32_t> Matcher::Touch(std::uint32_t slot, std::span<const BlockKey> keys,
                                    std::uint64_t conversation) {
-  const catalog::TreeId tree = catalog_.TreeOf(slot);
+  const catalog::TreeId tree = context_.catalog.TreeOf(slot);
   std::uint32_t applied = 0;
   residents_.NoteTime();
   if (prompts_.AwaitsTouch(tree, keys)) co_await prompts_.TakeIn(tree, keys.front());
   catalog::BlockId last = catalog::kNoId;  // of this step
   for (const BlockKey& key : keys) {
-    if (steps_.Spent()) {
+    if (context_.steps.Spent()) {
       last = catalog::kNoId;
       co_await Yield();
     }
-    if (catalog_.EntryOf(tree) == nullptr) break;
-    const catalog::BlockId block = catalog_.Find(tree, key);
-    if (block == catalog::kNoId || forest_.block(block).placeholder()) continue;
+    if (context_.catalog.EntryOf(tree) == nullptr) break;
+    const catalog::BlockId block = context_.catalog.Find(tree, key);
+    if (block == catalog::kNoId || context_.forest.block(block).placeholder()) continue;
     uses_.UseBlock(block);
     if (conversation != 0) {
-      const bool beside = last != catalog::kNoId &&
-                          (forest_.block(block).parent == last || forest_.block(last).parent == block);
-      conversations_.Uses(tree, key, conversation, beside);
+      const bool beside = last != catalog::kNoId && (context_.forest.block(block).parent == last ||
+                                                     context_.forest.block(last).parent == block);
+      context_.conversations.Uses(tree, key, conversation, beside);
     }
     last = block;
     ++applied;
   }
-  if (conversation != 0) co_await ShareUses(executor_, catalog_, steps_);
-  counters_.touches_applied.Add(applied);
+  if (conversation != 0) co_await ShareUses(context_.executor, context_.catalog, context_.steps);
+  context_.counters.touches_applied.Add(applied);
   co_return applied;
 }
 
 Task<void> Matcher::LookBack(catalog::TreeId tree, catalog::KeyHash key_hash, std::uint32_t most,
                              std::vector<std::uint64_t>* run) {
   for (std::uint32_t back = 0; back <= most;) {
-    if (steps_.Spent()) co_await Yield();
+    if (context_.steps.Spent()) co_await Yield();
     // Each step finds the block by its key hash again: the id may be another block's by now.
-    const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree);
-    catalog::BlockId at = entry == nullptr ? catalog::kNoId : catalog_.FindKeyHash(tree, key_hash);
-    const std::uint64_t now_s = catalog_.NowS();
-    for (; at != catalog::kNoId && !steps_.Spent(); at = forest_.block(at).parent) {
-      const catalog::Block& b = forest_.block(at);
+    const catalog::NamespaceEntry* entry = context_.catalog.EntryOf(tree);
+    catalog::BlockId at = entry == nullptr ? catalog::kNoId : context_.catalog.FindKeyHash(tree, key_hash);
+    const std::uint64_t now_s = context_.catalog.NowS();
+    for (; at != catalog::kNoId && !context_.steps.Spent(); at = context_.forest.block(at).parent) {
+      const catalog::Block& b = context_.forest.block(at);
       if (!b.has_key() || back > most) co_return;
       key_hash = b.key_hash();
       bool wanted = back == 0;
       for (std::size_t g = 0; back > 0 && g < run->size(); ++g) {
-        steps_.Count();
+        context_.steps.Count();
         std::uint64_t& there = (*run)[g];
         if (there + 1 != back || back > entry->groups[g].window_blocks) continue;
-        if (!catalog_.Readable(at, static_cast<std::uint16_t>(g), now_s)) continue;
+        if (!context_.catalog.Readable(at, static_cast<std::uint16_t>(g), now_s)) continue;
         ++there;
         wanted = true;
       }
@@ -252,7 +255,7 @@ Task<void> Matcher::LookBack(catalog::TreeId tree, catalog::KeyHash key_hash, st
       ++back;
     }
     if (at == catalog::kNoId) co_return;
-    key_hash = forest_.block(at).key_hash();
+    key_hash = context_.forest.block(at).key_hash();
   }
 }
 

@@ -27,16 +27,7 @@ class Matcher final {
   Matcher(const residency::StoreContext& context, residency::LowerTier& lower,
           residency::Residents& residents, residency::Uses& uses, Prompts& prompts,
           residency::Fetcher& fetcher, const Switches& switches, const Term& term)
-      : executor_(context.executor),
-        clock_(context.clock),
-        slots_(context.slots),
-        counters_(context.counters),
-        steps_(context.steps),
-        catalog_(context.catalog),
-        forest_(context.catalog.forest()),
-        pending_(context.catalog.pending()),
-        leases_(context.catalog.leases()),
-        conversations_(context.catalog.conversations()),
+      : context_(context),
         lower_(lower),
         residents_(residents),
         uses_(uses),
@@ -47,7 +38,7 @@ class Matcher final {
   Matcher(const Matcher&) = delete;
   Matcher& operator=(const Matcher&) = delete;
 
-  Executor& executor() { return executor_; }
+  Executor& executor() { return context_.executor; }
 
   // Readable blocks after the first `matched` of a chain, in any tier; those in the lower tier are fetched
   // ahead. None where reads are switched off or the namespace is strict and not served, as for Hold, which is
@@ -73,16 +64,7 @@ class Matcher final {
   Task<void> LookBack(catalog::TreeId tree, catalog::KeyHash key_hash, std::uint32_t most,
                       std::vector<std::uint64_t>* run);
 
-  Executor& executor_;
-  const Clock& clock_;
-  memory::Slots& slots_;
-  catalog::StoreCounters& counters_;
-  StepBudget& steps_;
-  catalog::Catalog& catalog_;
-  catalog::Forest& forest_;
-  catalog::PendingPuts& pending_;
-  catalog::Leases& leases_;
-  catalog::Conversations& conversations_;
+  const residency::StoreContext& context_;
   residency::LowerTier& lower_;
   residency::Residents& residents_;
   residency::Uses& uses_;

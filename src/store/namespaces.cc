@@ -44,7 +44,7 @@ Status Namespaces::CheckSpec(const NamespaceSpec& spec) const {
     std::uint64_t body = 0;
     for (std::uint64_t bytes : group.part_bytes) body += bytes;
     if (body == 0) continue;
-    if (Status status = slots_.CheckBody(body); !status.ok())
+    if (Status status = context_.slots.CheckBody(body); !status.ok())
       return Status(status.code(), Text("group ", group.name, ": ", status.message()));
   }
   return Status();
@@ -52,7 +52,7 @@ Status Namespaces::CheckSpec(const NamespaceSpec& spec) const {
 
 Task<Status> Namespaces::CheckAttach(NamespaceSpec spec, catalog::Caller caller) {
   if (Status status = CheckSpec(spec); !status.ok()) co_return status;
-  const auto found = namespaces_.Find(spec);
+  const auto found = context_.namespaces.Find(spec);
   if (!found) co_return found.error();
   if (found->entry != nullptr) co_return Status();
   const Result<Place> room = co_await FindRoom(caller.owner);
@@ -63,7 +63,7 @@ Task<Result<Attached>> Namespaces::Attach(NamespaceSpec spec, catalog::Caller ca
   if (Status status = CheckSpec(spec); !status.ok()) co_return std::unexpected(std::move(status));
   // One change of the names at a time: two that attach the same new list get one namespace.
   while (changing_) co_await changed_.Wait();
-  const auto found = namespaces_.Find(spec);
+  const auto found = context_.namespaces.Find(spec);
   if (!found) co_return std::unexpected(found.error());
   if (found->entry != nullptr && (!found->changes || if_new == IfNew::kRefuse)) {
     users_.Use(caller.owner, found->entry->slot);
@@ -75,14 +75,16 @@ Task<Result<Attached>> Namespaces::Attach(NamespaceSpec spec, catalog::Caller ca
                                       "its name, or put something there first"));
   }
   changing_ = true;
-  const policy::QuotaGroup before =
-      found->entry == nullptr ? policy::QuotaGroup{0} : catalog_.counted().of(found->entry->slot).group;
+  const policy::QuotaGroup before = found->entry == nullptr
+                                        ? policy::QuotaGroup{0}
+                                        : context_.catalog.counted().of(found->entry->slot).group;
   const bool is_new = found->entry == nullptr;
   Result<Attached> attached = co_await Change(caller, spec, is_new);
   changing_ = false;
   changed_.Pulse();
   // A name more, and with it another quota.
-  if (!is_new && attached && catalog_.counted().of(attached->slot).group != before) co_await Regroup();
+  if (!is_new && attached && context_.catalog.counted().of(attached->slot).group != before)
+    co_await Regroup();
   co_return attached;
 }
 
@@ -94,11 +96,12 @@ Task<Result<Attached>> Namespaces::Change(const catalog::Caller& caller, const N
     if (!room) co_return std::unexpected(room.error());
     if (*room) replaced = Remove(**room);
   }
-  catalog::NamespaceEntry entry = namespaces_.Merged(spec, journal_.IncarnationOf(sequences_.next()));
+  catalog::NamespaceEntry entry =
+      context_.namespaces.Merged(spec, context_.journal.IncarnationOf(context_.sequences.next()));
   // The journal knows a list by its slot number: its record of the one replaced goes with this one.
   if (replaced) entry.slot = replaced->slot;
-  if (is_new) sequences_.Next();
-  if (Status status = co_await journal_.PutNamespace(entry); !status.ok()) {
+  if (is_new) context_.sequences.Next();
+  if (Status status = co_await context_.journal.PutNamespace(entry); !status.ok()) {
     if (replaced) Add(std::move(*replaced));
     co_return std::unexpected(std::move(status));
   }
@@ -107,7 +110,7 @@ Task<Result<Attached>> Namespaces::Change(const catalog::Caller& caller, const N
     Add(std::move(entry));
     users_.Bring(caller.owner, attached.slot);
   } else {
-    namespaces_.Put(std::move(entry));
+    context_.namespaces.Put(std::move(entry));
     SetGroup(attached.slot);
     users_.Use(caller.owner, attached.slot);
   }
@@ -116,24 +119,24 @@ Task<Result<Attached>> Namespaces::Change(const catalog::Caller& caller, const N
 
 void Namespaces::Add(catalog::NamespaceEntry entry) {
   const std::uint32_t slot = entry.slot;
-  catalog_.AddTree(slot, entry.incarnation);
-  namespaces_.Put(std::move(entry));
-  catalog_.counted().Restart(slot);
+  context_.catalog.AddTree(slot, entry.incarnation);
+  context_.namespaces.Put(std::move(entry));
+  context_.catalog.counted().Restart(slot);
   SetGroup(slot);
   Show(slot);
 }
 
 bool Namespaces::SetGroup(std::uint32_t slot) {
-  const catalog::NamespaceEntry* entry = namespaces_.at(slot);
+  const catalog::NamespaceEntry* entry = context_.namespaces.at(slot);
   if (entry == nullptr) return false;
   if (CalledHere(*entry)) called_elsewhere_.erase(slot);
-  const policy::QuotaGroup before = catalog_.counted().of(slot).group;
-  catalog_.counted().SetGroup(slot, quotas_.GroupOf(NamesOf(slot), entry->fields, entry->labels));
-  return catalog_.counted().of(slot).group != before;
+  const policy::QuotaGroup before = context_.catalog.counted().of(slot).group;
+  context_.catalog.counted().SetGroup(slot, quotas_.GroupOf(NamesOf(slot), entry->fields, entry->labels));
+  return context_.catalog.counted().of(slot).group != before;
 }
 
 std::span<const std::string> Namespaces::NamesOf(std::uint32_t slot) const {
-  const catalog::NamespaceEntry* entry = namespaces_.at(slot);
+  const catalog::NamespaceEntry* entry = context_.namespaces.at(slot);
   if (entry == nullptr) return {};
   const auto elsewhere = called_elsewhere_.find(slot);
   if (elsewhere == called_elsewhere_.end()) return entry->names;
@@ -141,7 +144,7 @@ std::span<const std::string> Namespaces::NamesOf(std::uint32_t slot) const {
 }
 
 Task<void> Namespaces::NoteNames(std::uint32_t slot, std::vector<std::string> names) {
-  const catalog::NamespaceEntry* entry = namespaces_.at(slot);
+  const catalog::NamespaceEntry* entry = context_.namespaces.at(slot);
   if (entry == nullptr || CalledHere(*entry) || names.empty()) co_return;
   names.resize(std::min(names.size(), catalog::kMaxNamesOfList));
   std::vector<std::string>& known = called_elsewhere_[slot];
@@ -152,7 +155,7 @@ Task<void> Namespaces::NoteNames(std::uint32_t slot, std::vector<std::string> na
 
 Task<void> Namespaces::SetQuotas(policy::QuotaTable quotas) {
   quotas_ = std::move(quotas);
-  for (std::uint32_t slot = 0; slot < namespaces_.end(); ++slot) {
+  for (std::uint32_t slot = 0; slot < context_.namespaces.end(); ++slot) {
     SetGroup(slot);
     co_await Yield();  // a list has up to 64 KiB
   }
@@ -167,9 +170,9 @@ Task<void> Namespaces::Regroup() {
     for (std::optional<policy::EntryId> at = shelf->id; at;) {
       const std::optional<policy::EntryId> next = order.Warmer(*at);
       residents_.Regroup(*at);
-      steps_.Count();
+      context_.steps.Count();
       at = next;
-      if (!steps_.Spent()) continue;
+      if (!context_.steps.Spent()) continue;
       co_await Yield();
       // It went meanwhile: from the cold end again, past those that are right by now.
       if (at && !order.StandsOn(*at, shelf->shelf)) {
@@ -179,43 +182,44 @@ Task<void> Namespaces::Regroup() {
     }
   }
   // And those that are parked.
-  const catalog::BlockId end = forest_.block_end();
-  for (catalog::BlockId block = 0; block < end && block < forest_.block_end(); ++block) {
-    steps_.Count();
-    if (steps_.Spent()) co_await Yield();
-    const catalog::Block& b = forest_.block(block);
+  const catalog::BlockId end = context_.forest.block_end();
+  for (catalog::BlockId block = 0; block < end && block < context_.forest.block_end(); ++block) {
+    context_.steps.Count();
+    if (context_.steps.Spent()) co_await Yield();
+    const catalog::Block& b = context_.forest.block(block);
     if (!b.has_key() || b.folded()) continue;
-    for (catalog::RecordId id = b.first_record; id != catalog::kNoId; id = forest_.record(id).next)
+    for (catalog::RecordId id = b.first_record; id != catalog::kNoId; id = context_.forest.record(id).next)
       residents_.Regroup(id);
   }
 }
 
 const policy::Quota* Namespaces::QuotaOf(std::uint32_t slot) const {
-  const policy::QuotaGroup group = catalog_.counted().of(slot).group;
+  const policy::QuotaGroup group = context_.catalog.counted().of(slot).group;
   return group == 0 || group > quotas_.quotas().size() ? nullptr : &quotas_.quotas()[group - 1];
 }
 
 void Namespaces::Show(std::uint32_t slot) {
-  const catalog::NamespaceEntry* entry = namespaces_.at(slot);
+  const catalog::NamespaceEntry* entry = context_.namespaces.at(slot);
   const bool shown = entry != nullptr && switches_.on(Switch::kReads, slot);
-  arena::SetIncarnation(words_, residents_.index().index(), slot, shown ? entry->incarnation : 0);
+  arena::SetIncarnation(context_.words, residents_.index().index(), slot, shown ? entry->incarnation : 0);
 }
 
 catalog::NamespaceEntry Namespaces::Remove(std::uint32_t slot) {
-  catalog::NamespaceEntry entry = *namespaces_.at(slot);
-  arena::SetIncarnation(words_, residents_.index().index(), slot, 0);
-  catalog_.RemoveTree(slot);
-  namespaces_.Forget(slot);
+  catalog::NamespaceEntry entry = *context_.namespaces.at(slot);
+  arena::SetIncarnation(context_.words, residents_.index().index(), slot, 0);
+  context_.catalog.RemoveTree(slot);
+  context_.namespaces.Forget(slot);
   switches_.Forget(slot);
   called_elsewhere_.erase(slot);
   return entry;
 }
 
 bool Namespaces::Unwanted(std::uint32_t slot) const {
-  const catalog::NamespaceEntry* entry = namespaces_.at(slot);
+  const catalog::NamespaceEntry* entry = context_.namespaces.at(slot);
   if (entry == nullptr || !entry->names.empty() || users_.used(slot)) return false;
-  const catalog::TreeId tree = catalog_.TreeOf(slot);
-  return forest_.block(forest_.tree(tree)->root).first_child == catalog::kNoId && !deletions_.Concern(tree);
+  const catalog::TreeId tree = context_.catalog.TreeOf(slot);
+  return context_.forest.block(context_.forest.tree(tree)->root).first_child == catalog::kNoId &&
+         !deletions_.Concern(tree);
 }
 
 Task<Result<std::optional<std::uint32_t>>> Namespaces::MakeRoom(const OwnerToken& owner) {
@@ -234,35 +238,35 @@ Task<Result<std::optional<std::uint32_t>>> Namespaces::MakeRoom(const OwnerToken
 Task<Result<Namespaces::Place>> Namespaces::FindRoom(const OwnerToken& owner) {
   constexpr std::uint64_t kLimit = arena::kMaxNamespaces;
   const std::uint64_t mine = users_.BroughtBy(owner);
-  if (policy::MayTakeOne(kLimit, namespaces_.size(), mine)) co_return Place();
+  if (policy::MayTakeOne(kLimit, context_.namespaces.size(), mine)) co_return Place();
   std::uint64_t unwanted = 0;
   std::optional<std::uint32_t> first;
-  for (std::uint32_t slot = 0; slot < namespaces_.end(); ++slot) {
-    steps_.Count(2);
-    if (steps_.Spent()) co_await Yield();
+  for (std::uint32_t slot = 0; slot < context_.namespaces.end(); ++slot) {
+    context_.steps.Count(2);
+    if (context_.steps.Spent()) co_await Yield();
     if (!Unwanted(slot)) continue;
     if (!first) first = slot;
-    if (!policy::MayTakeOne(kLimit, namespaces_.size() - ++unwanted, mine)) continue;
+    if (!policy::MayTakeOne(kLimit, context_.namespaces.size() - ++unwanted, mine)) continue;
     // The first may be wanted again since.
     co_return Place{Unwanted(*first) ? *first : slot};
   }
   Unused unused;
-  if (namespaces_.size() >= kLimit) unused = co_await FindUnused();
-  if (unused.first && policy::MayTakeOne(kLimit, namespaces_.size() - unused.count, mine))
+  if (context_.namespaces.size() >= kLimit) unused = co_await FindUnused();
+  if (unused.first && policy::MayTakeOne(kLimit, context_.namespaces.size() - unused.count, mine))
     co_return Place{unused.first, true};
   co_return Error(Code::kBusy,
-                  Text("namespaces: ", namespaces_.size(), " are known, ", mine, " of this owner's making, ",
-                       unwanted, " have neither name nor blocks nor users, ", unused.count, " no users; ",
-                       kLimit, " may be, and of an owner ", policy::kShare,
+                  Text("namespaces: ", context_.namespaces.size(), " are known, ", mine,
+                       " of this owner's making, ", unwanted, " have neither name nor blocks nor users, ",
+                       unused.count, " no users; ", kLimit, " may be, and of an owner ", policy::kShare,
                        " times what is left: share namespaces, or end the sessions that made some"));
 }
 
 Task<Status> Namespaces::CheckHeaders(std::uint32_t headers) {
-  const std::uint64_t most = slots_.MaxBodyBytes(headers);
-  for (std::uint32_t slot = 0; slot < namespaces_.end(); ++slot) {
-    steps_.Count(2);
-    if (steps_.Spent()) co_await Yield();
-    const catalog::NamespaceEntry* entry = namespaces_.at(slot);
+  const std::uint64_t most = context_.slots.MaxBodyBytes(headers);
+  for (std::uint32_t slot = 0; slot < context_.namespaces.end(); ++slot) {
+    context_.steps.Count(2);
+    if (context_.steps.Spent()) co_await Yield();
+    const catalog::NamespaceEntry* entry = context_.namespaces.at(slot);
     if (entry == nullptr || !users_.used(slot)) continue;
     for (const catalog::Group& group : entry->groups) {
       if (group.body_bytes <= most) continue;
@@ -280,13 +284,13 @@ Task<Status> Namespaces::CheckHeaders(std::uint32_t headers) {
 Task<Namespaces::Unused> Namespaces::FindUnused() {
   Unused unused;
   const auto age = [this](std::uint32_t slot) {
-    const catalog::NamespaceEntry* entry = namespaces_.at(slot);
-    return std::pair(entry != nullptr && !entry->names.empty(), catalog_.counted().of(slot).last_use);
+    const catalog::NamespaceEntry* entry = context_.namespaces.at(slot);
+    return std::pair(entry != nullptr && !entry->names.empty(), context_.catalog.counted().of(slot).last_use);
   };
-  for (std::uint32_t slot = 0; slot < namespaces_.end(); ++slot) {
-    steps_.Count(2);
-    if (steps_.Spent()) co_await Yield();
-    if (namespaces_.at(slot) == nullptr || users_.used(slot)) continue;
+  for (std::uint32_t slot = 0; slot < context_.namespaces.end(); ++slot) {
+    context_.steps.Count(2);
+    if (context_.steps.Spent()) co_await Yield();
+    if (context_.namespaces.at(slot) == nullptr || users_.used(slot)) continue;
     ++unused.count;
     if (!unused.first || age(slot) < age(*unused.first)) unused.first = slot;
   }
@@ -296,7 +300,7 @@ Task<Namespaces::Unused> Namespaces::FindUnused() {
 }
 
 Status Namespaces::Check(std::uint32_t slot, std::uint64_t incarnation) const {
-  const catalog::NamespaceEntry* entry = namespaces_.at(slot);
+  const catalog::NamespaceEntry* entry = context_.namespaces.at(slot);
   if (entry != nullptr && entry->incarnation == incarnation) return Status();
   return UnknownNamespace(slot);
 }
@@ -306,26 +310,26 @@ Task<bool> Namespaces::Means(std::uint32_t slot, const std::string& target) {
   if (called) co_return true;
   if (target.find('=') == std::string::npos) co_return false;
   co_await Yield();  // a list has up to 64 KiB
-  const catalog::NamespaceEntry* entry = namespaces_.at(slot);
+  const catalog::NamespaceEntry* entry = context_.namespaces.at(slot);
   if (entry == nullptr) co_return false;
   co_return policy::MatchesNamespace(target, {}, entry->fields, entry->labels);
 }
 
 Task<bool> Namespaces::IsCalled(std::uint32_t slot, const std::string& target) {
-  const catalog::NamespaceEntry* entry = namespaces_.at(slot);
+  const catalog::NamespaceEntry* entry = context_.namespaces.at(slot);
   if (entry == nullptr) co_return false;
   if (std::ranges::find(entry->names, target) != entry->names.end()) co_return true;
   if (target.size() != kFingerprintDigits) co_return false;
   co_await Yield();  // a list has up to 64 KiB
-  entry = namespaces_.at(slot);
+  entry = context_.namespaces.at(slot);
   if (entry == nullptr) co_return false;
   co_return target == catalog::NamespaceTable::FingerprintText(catalog::NamespaceTable::Fingerprint(*entry));
 }
 
 Task<Result<std::uint32_t>> Namespaces::Find(std::string target) {
-  for (std::uint32_t slot = 0; slot < namespaces_.end(); ++slot) {
-    steps_.Count(2);
-    if (steps_.Spent()) co_await Yield();
+  for (std::uint32_t slot = 0; slot < context_.namespaces.end(); ++slot) {
+    context_.steps.Count(2);
+    if (context_.steps.Spent()) co_await Yield();
     const bool called = co_await IsCalled(slot, target);
     if (called) co_return slot;
   }
@@ -335,10 +339,10 @@ Task<Result<std::uint32_t>> Namespaces::Find(std::string target) {
 Task<Result<std::uint32_t>> Namespaces::Turn(Switch which, bool on, std::string target) {
   std::uint32_t turned = 0;
   if (target.empty()) switches_.TurnAll(which, on);  // from here on for the node's calls and what is attached
-  for (std::uint32_t slot = 0; slot < namespaces_.end(); ++slot) {
-    steps_.Count(2);
-    if (steps_.Spent()) co_await Yield();
-    if (namespaces_.at(slot) == nullptr) continue;
+  for (std::uint32_t slot = 0; slot < context_.namespaces.end(); ++slot) {
+    context_.steps.Count(2);
+    if (context_.steps.Spent()) co_await Yield();
+    if (context_.namespaces.at(slot) == nullptr) continue;
     if (!target.empty()) {
       const bool meant = co_await Means(slot, target);
       if (!meant) continue;
@@ -352,28 +356,29 @@ Task<Result<std::uint32_t>> Namespaces::Turn(Switch which, bool on, std::string 
 }
 
 Task<void> Namespaces::ShowAll() {
-  for (std::uint32_t slot = 0; slot < namespaces_.end(); ++slot) {
-    steps_.Count(2);
-    if (steps_.Spent()) co_await Yield();
-    if (namespaces_.at(slot) != nullptr) Show(slot);
+  for (std::uint32_t slot = 0; slot < context_.namespaces.end(); ++slot) {
+    context_.steps.Count(2);
+    if (context_.steps.Spent()) co_await Yield();
+    if (context_.namespaces.at(slot) != nullptr) Show(slot);
   }
 }
 
 Task<Result<std::shared_ptr<Deletion>>> Namespaces::Empty(std::uint32_t slot) {
-  const catalog::TreeId tree = catalog_.TreeOf(slot);
-  catalog::NamespaceEntry entry = *catalog_.EntryOf(tree);
-  entry.incarnation = journal_.IncarnationOf(sequences_.Next());
-  Status status = co_await journal_.PutNamespace(entry);
+  const catalog::TreeId tree = context_.catalog.TreeOf(slot);
+  catalog::NamespaceEntry entry = *context_.catalog.EntryOf(tree);
+  entry.incarnation = context_.journal.IncarnationOf(context_.sequences.Next());
+  Status status = co_await context_.journal.PutNamespace(entry);
   if (!status.ok()) co_return std::unexpected(std::move(status));
   co_return ShowRenewed(slot, entry.incarnation);
 }
 
 Task<Result<std::pair<std::uint64_t, std::uint64_t>>> Namespaces::Drop(std::uint32_t slot) {
   while (changing_) co_await changed_.Wait();
-  if (catalog_.EntryOf(catalog_.TreeOf(slot)) == nullptr) co_return std::unexpected(UnknownNamespace(slot));
+  if (context_.catalog.EntryOf(context_.catalog.TreeOf(slot)) == nullptr)
+    co_return std::unexpected(UnknownNamespace(slot));
   changing_ = true;
   const auto emptied = co_await Empty(slot);
-  const std::uint64_t incarnation = emptied ? namespaces_.at(slot)->incarnation : 0;
+  const std::uint64_t incarnation = emptied ? context_.namespaces.at(slot)->incarnation : 0;
   changing_ = false;
   changed_.Pulse();
   if (!emptied) co_return std::unexpected(emptied.error());
@@ -384,25 +389,25 @@ Task<Result<std::pair<std::uint64_t, std::uint64_t>>> Namespaces::Drop(std::uint
 // A change under way is waited for: its record is in the journal already and would go before this one.
 Task<std::uint64_t> Namespaces::Renew(std::uint32_t slot) {
   while (changing_) co_await changed_.Wait();
-  if (namespaces_.at(slot) == nullptr) co_return 0;
-  catalog::NamespaceEntry entry = *namespaces_.at(slot);
-  entry.incarnation = journal_.IncarnationOf(sequences_.Next());
-  journal_.NoteNamespace(entry);
+  if (context_.namespaces.at(slot) == nullptr) co_return 0;
+  catalog::NamespaceEntry entry = *context_.namespaces.at(slot);
+  entry.incarnation = context_.journal.IncarnationOf(context_.sequences.Next());
+  context_.journal.NoteNamespace(entry);
   const std::shared_ptr<Deletion> deletion = ShowRenewed(slot, entry.incarnation);
   co_await deletions_.Collected(deletion);
   co_return deletion->blocks;
 }
 
 std::shared_ptr<Deletion> Namespaces::ShowRenewed(std::uint32_t slot, std::uint64_t incarnation) {
-  const catalog::TreeId tree = catalog_.TreeOf(slot);
-  namespaces_.SetIncarnation(slot, incarnation);
+  const catalog::TreeId tree = context_.catalog.TreeOf(slot);
+  context_.namespaces.SetIncarnation(slot, incarnation);
   Show(slot);
-  catalog_.AddTree(slot, incarnation);
+  context_.catalog.AddTree(slot, incarnation);
   Deletion deletion;
-  deletion.top = deletion.at = forest_.tree(tree)->root;
+  deletion.top = deletion.at = context_.forest.tree(tree)->root;
   deletion.tree = tree;
   deletion.whole_tree = true;
-  forest_.Cut(deletion.top);
+  context_.forest.Cut(deletion.top);
   return deletions_.Start(std::move(deletion));
 }
 

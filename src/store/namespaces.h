@@ -38,22 +38,11 @@ class Namespaces final {
  public:
   Namespaces(const residency::StoreContext& context, residency::Residents& residents, Deletions& deletions,
              Switches& switches)
-      : executor_(context.executor),
-        words_(context.words),
-        slots_(context.slots),
-        steps_(context.steps),
-        journal_(context.journal),
-        catalog_(context.catalog),
-        forest_(context.catalog.forest()),
-        sequences_(context.catalog.sequences()),
-        namespaces_(context.catalog.namespaces()),
-        residents_(residents),
-        deletions_(deletions),
-        switches_(switches) {}
+      : context_(context), residents_(residents), deletions_(deletions), switches_(switches) {}
   Namespaces(const Namespaces&) = delete;
   Namespaces& operator=(const Namespaces&) = delete;
 
-  Executor& executor() { return executor_; }
+  Executor& executor() { return context_.executor; }
 
   // The caller's owner uses the namespace from then on. A new list takes the slot number of one that is
   // nothing (no name, no block, no user) where the table is full or its owner has its share; where it is full
@@ -144,15 +133,7 @@ class Namespaces final {
   // there is being collected.
   Task<Result<std::shared_ptr<Deletion>>> Empty(std::uint32_t slot);
 
-  Executor& executor_;
-  arena::Words& words_;
-  memory::Slots& slots_;
-  StepBudget& steps_;
-  catalog::Journal& journal_;
-  catalog::Catalog& catalog_;
-  catalog::Forest& forest_;
-  catalog::Sequences& sequences_;
-  catalog::NamespaceTable& namespaces_;
+  const residency::StoreContext& context_;
   residency::Residents& residents_;
   Deletions& deletions_;
   Switches& switches_;

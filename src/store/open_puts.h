@@ -12,13 +12,7 @@ namespace cistern::store {
 class OpenPuts final {
  public:
   OpenPuts(const residency::StoreContext& context, residency::Removal& removal)
-      : words_(context.words),
-        slots_(context.slots),
-        counters_(context.counters),
-        steps_(context.steps),
-        forest_(context.catalog.forest()),
-        pending_(context.catalog.pending()),
-        removal_(removal) {}
+      : context_(context), removal_(removal) {}
   OpenPuts(const OpenPuts&) = delete;
   OpenPuts& operator=(const OpenPuts&) = delete;
 
@@ -34,16 +28,11 @@ class OpenPuts final {
   std::uint64_t RecordBytesOf(const catalog::Put& put) const {
     return record::RecordBytes(put.body_bytes, static_cast<std::uint32_t>(put.crcs.size()),
                                static_cast<std::uint32_t>(put.part_bytes.size()),
-                               slots_.arena().geometry().alignment);
+                               context_.slots.arena().geometry().alignment);
   }
 
  private:
-  arena::Words& words_;
-  memory::Slots& slots_;
-  catalog::StoreCounters& counters_;
-  StepBudget& steps_;
-  catalog::Forest& forest_;
-  catalog::PendingPuts& pending_;
+  const residency::StoreContext& context_;
   residency::Removal& removal_;
 };
 

@@ -7,14 +7,14 @@
 namespace cistern::store {
 
 void Prompts::Note(std::uint32_t slot, MatchedPrompt prompt) {
-  const catalog::TreeId tree = catalog_.TreeOf(slot);
+  const catalog::TreeId tree = context_.catalog.TreeOf(slot);
   if (!residents_.order().learns() || tree == catalog::kNoId || prompt.keys.empty() ||
       prompt.keys.size() > kMostKeys)
     return;
   const BlockKey& waits_for =
       prompt.first_new < prompt.keys.size() ? prompt.keys[prompt.first_new] : prompt.keys.back();
   const catalog::KeyHash hash = catalog::KeyHashOf(tree, waits_for);
-  steps_.Count(2);
+  context_.steps.Count(2);
   if (const auto same = by_key_.find(hash); same != by_key_.end()) Take(same->second);
   std::optional<catalog::KeyHash> read;
   if (prompt.first_asked < prompt.first_new) read = catalog::KeyHashOf(tree, prompt.keys[prompt.first_asked]);
@@ -55,30 +55,30 @@ Task<void> Prompts::TakeIn(catalog::TreeId tree, MatchedPrompt matched) {
                                 .hints = matched.hints});
   residents_.NoteTime();
   order.Begin(prompt);
-  steps_.Count(8);  // the runs that pass an age, in the cache
+  context_.steps.Count(8);  // the runs that pass an age, in the cache
   const std::size_t known = matched.first_new > 0 ? matched.first_new - 1 : 0;
   for (std::size_t i = known; i < matched.keys.size(); ++i) {
-    if (steps_.Spent()) co_await Yield();
-    steps_.Count();
+    if (context_.steps.Spent()) co_await Yield();
+    context_.steps.Count();
     const catalog::KeyHash key_hash = catalog::KeyHashOf(tree, matched.keys[i]);
     if (turns_.Awaits(key_hash)) co_await turns_.Came(key_hash);
     order.Look(prompt, matched.matched + i - matched.first_new, key_hash);
   }
-  if (steps_.Spent()) co_await Yield();
+  if (context_.steps.Spent()) co_await Yield();
   catalog::BlockId deepest = catalog::kNoId;
   std::optional<policy::EntryId> last;
   if (matched.first_new > 0) {
-    deepest = catalog_.Find(tree, matched.keys[known]);
+    deepest = context_.catalog.Find(tree, matched.keys[known]);
     const catalog::RecordId record = deepest == catalog::kNoId ? catalog::kNoId : residents_.FirstOf(deepest);
     if (record != catalog::kNoId) last = record;
   }
   order.Classify(prompt, last);
-  steps_.Count(16);  // what is learned of its classes is worked out anew
+  context_.steps.Count(16);  // what is learned of its classes is worked out anew
   co_await UseResident(tree, deepest, matched.matched, prompt);
   order.End(prompt);
-  steps_.Count(16);
+  context_.steps.Count(16);
   const std::size_t whole = matched.keys.size() - (matched.partial ? 1 : 0);
-  if (matched.hints.next_turn_ms > 0 && whole > 0 && catalog_.EntryOf(tree) != nullptr)
+  if (matched.hints.next_turn_ms > 0 && whole > 0 && context_.catalog.EntryOf(tree) != nullptr)
     turns_.Tell(tree, catalog::KeyHashOf(tree, matched.keys[whole - 1]), matched.hints.next_turn_ms);
 }
 
@@ -87,32 +87,33 @@ Task<void> Prompts::UseResident(catalog::TreeId tree, catalog::BlockId deepest, 
                                 policy::Reuse::Prompt& prompt) {
   catalog::BlockId at = deepest;
   for (std::uint64_t position = blocks; position > 0 && at != catalog::kNoId;) {
-    if (!forest_.block(at).has_key()) co_return;
-    const catalog::KeyHash key_hash = forest_.block(at).key_hash();
-    if (steps_.Spent() || turns_.Awaits(key_hash)) {
+    if (!context_.forest.block(at).has_key()) co_return;
+    const catalog::KeyHash key_hash = context_.forest.block(at).key_hash();
+    if (context_.steps.Spent() || turns_.Awaits(key_hash)) {
       co_await turns_.Came(key_hash);
-      if (steps_.Spent()) co_await Yield();
+      if (context_.steps.Spent()) co_await Yield();
       // The id may be another block's by then.
-      if (catalog_.EntryOf(tree) == nullptr) co_return;
-      at = catalog_.FindKeyHash(tree, key_hash);
+      if (context_.catalog.EntryOf(tree) == nullptr) co_return;
+      at = context_.catalog.FindKeyHash(tree, key_hash);
       continue;
     }
     UseBlock(at, --position, prompt);
-    at = forest_.block(at).parent;
+    at = context_.forest.block(at).parent;
   }
 }
 
 void Prompts::UseBlock(catalog::BlockId block, std::uint64_t position, policy::Reuse::Prompt& prompt) {
   policy::Order& order = residents_.order();
   const catalog::RecordId first = residents_.FirstOf(block);
-  steps_.Count(2);
+  context_.steps.Count(2);
   if (first == catalog::kNoId) {
-    order.Use(prompt, position, forest_.block(block).key_hash(), std::nullopt);
+    order.Use(prompt, position, context_.forest.block(block).key_hash(), std::nullopt);
     return;
   }
-  order.Use(prompt, position, forest_.block(block).key_hash(), first);
-  for (catalog::RecordId r = forest_.record(first).next; r != catalog::kNoId; r = forest_.record(r).next) {
-    steps_.Count();
+  order.Use(prompt, position, context_.forest.block(block).key_hash(), first);
+  for (catalog::RecordId r = context_.forest.record(first).next; r != catalog::kNoId;
+       r = context_.forest.record(r).next) {
+    context_.steps.Count();
     if (order.Contains(r)) order.Follow(r, first);
   }
 }

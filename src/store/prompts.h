@@ -25,16 +25,11 @@ class Prompts final {
  public:
   Prompts(const residency::StoreContext& context, residency::Residents& residents,
           residency::AwaitedTurns& turns)
-      : executor_(context.executor),
-        steps_(context.steps),
-        catalog_(context.catalog),
-        forest_(context.catalog.forest()),
-        residents_(residents),
-        turns_(turns) {}
+      : context_(context), residents_(residents), turns_(turns) {}
   Prompts(const Prompts&) = delete;
   Prompts& operator=(const Prompts&) = delete;
 
-  Executor& executor() { return executor_; }
+  Executor& executor() { return context_.executor; }
 
   // A later match of the same new blocks takes the place of this one. Past the bounds the oldest is
   // forgotten.
@@ -80,10 +75,7 @@ class Prompts final {
                          policy::Reuse::Prompt& prompt);
   void UseBlock(catalog::BlockId block, std::uint64_t position, policy::Reuse::Prompt& prompt);
 
-  Executor& executor_;
-  StepBudget& steps_;
-  catalog::Catalog& catalog_;
-  catalog::Forest& forest_;
+  const residency::StoreContext& context_;
   residency::Residents& residents_;
   residency::AwaitedTurns& turns_;
   std::list<Noted> noted_;  // the oldest first

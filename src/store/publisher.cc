@@ -16,7 +16,7 @@ constexpr std::uint32_t kMaxWindowLooks = 64;
 }  // namespace
 
 residency::Step Publisher::TryPublish(catalog::PutIndex put) {
-  ++pending_[put].users;
+  ++context_.pending[put].users;
   const residency::Step step = TryPublishOpen(put);
   puts_.Leave(put);
   return step;
@@ -27,34 +27,35 @@ Task<void> Publisher::Cascade() {
 }
 
 bool Publisher::CascadeSlice() {
-  while (!forest_.collecting() && !unsure_.empty()) {
-    if (steps_.Spent()) return true;
+  while (!context_.forest.collecting() && !unsure_.empty()) {
+    if (context_.steps.Spent()) return true;
     const Unsure unsure = unsure_.back();
     unsure_.pop_back();
-    steps_.Count();
-    catalog::Put& p = pending_[unsure.put];
+    context_.steps.Count();
+    catalog::Put& p = context_.pending[unsure.put];
     if (p.made != unsure.made) continue;
     p.unsure = false;
     if (p.state != catalog::Put::State::kOpen || TryPublish(unsure.put) != residency::Step::kSpent) continue;
-    pending_[unsure.put].unsure = true;
+    context_.pending[unsure.put].unsure = true;
     unsure_.push_back(unsure);
     return true;
   }
   while (!cascade_.empty()) {
-    if (steps_.Spent()) return true;
+    if (context_.steps.Spent()) return true;
     WaitingChildren& children = cascade_.front();
-    steps_.Count();
-    const catalog::PutIndex put = pending_.ReadyChildOf(children.tree, children.key_hash, children.groups);
+    context_.steps.Count();
+    const catalog::PutIndex put =
+        context_.pending.ReadyChildOf(children.tree, children.key_hash, children.groups);
     if (put == catalog::kNoId) {
       cascade_.pop_front();
       continue;
     }
-    const std::uint16_t group = pending_[put].name.group;
+    const std::uint16_t group = context_.pending[put].name.group;
     const residency::Step step = TryPublish(put);
     if (step == residency::Step::kSpent) return true;
-    const catalog::NamespaceEntry* entry = catalog_.EntryOf(children.tree);
+    const catalog::NamespaceEntry* entry = context_.catalog.EntryOf(children.tree);
     if (step == residency::Step::kDone || entry == nullptr ||
-        pending_.ReadyChildOf(children.tree, children.key_hash, 1u << group) != put) {
+        context_.pending.ReadyChildOf(children.tree, children.key_hash, 1u << group) != put) {
       continue;
     }
     // The put waits for its parent in the group that it needs, and so do all puts that need the same group.
@@ -67,16 +68,16 @@ bool Publisher::CascadeSlice() {
 
 residency::Step Publisher::TryPublishOpen(catalog::PutIndex put) {
   for (;;) {
-    if (steps_.Spent()) return residency::Step::kSpent;
-    catalog::Put& p = pending_[put];
-    steps_.Count();
-    const catalog::NamespaceEntry* entry = catalog_.EntryOf(p.name.tree);
+    if (context_.steps.Spent()) return residency::Step::kSpent;
+    catalog::Put& p = context_.pending[put];
+    context_.steps.Count();
+    const catalog::NamespaceEntry* entry = context_.catalog.EntryOf(p.name.tree);
     if (entry == nullptr) {
       puts_.End(put, Code::kMiss);
       return residency::Step::kDone;
     }
     if (!p.whole() || p.held) return residency::Step::kWaits;
-    pending_.SetReady(put, true);
+    context_.pending.SetReady(put, true);
     catalog::BlockId parent = catalog::kNoId, block = catalog::kNoId;
     if (const residency::Step step = FindParent(put, *entry, &parent); step != residency::Step::kDone)
       return step;
@@ -87,22 +88,22 @@ residency::Step Publisher::TryPublishOpen(catalog::PutIndex put) {
     if (const residency::Step step = FindPresent(put, parent, &block); step != residency::Step::kDone) {
       return p.state == catalog::Put::State::kOpen ? step : residency::Step::kDone;
     }
-    if (sequences_.exhausted()) {
+    if (context_.sequences.exhausted()) {
       puts_.End(put, Code::kBusy);
       return residency::Step::kDone;
     }
-    if (options_.max_blocks > 0 && residents_.count() >= options_.max_blocks) {
+    if (context_.options.max_blocks > 0 && residents_.count() >= context_.options.max_blocks) {
       // A window's record does not stay out alone: without the full group's its block is not found at all.
       const bool full = entry->groups[p.name.group].reach == Reach::kFull;
       bool stays_out = false;
       const residency::Step step =
           evictor_.EvictOne({.standing = p.standing,
-                             .groups = evictor_.MayLeaveFor(catalog_.GroupOf(p.name.tree), 0),
+                             .groups = evictor_.MayLeaveFor(context_.catalog.GroupOf(p.name.tree), 0),
                              .age = p.age},
                             full ? &stays_out : nullptr);
       if (step == residency::Step::kDone) continue;
       if (step == residency::Step::kSpent) return step;
-      if (stays_out) counters_.stayed_out.Add();
+      if (stays_out) context_.counters.stayed_out.Add();
       puts_.End(put, Code::kBusy);
       return residency::Step::kDone;
     }
@@ -141,32 +142,32 @@ residency::Step Publisher::TryPublishOpen(catalog::PutIndex put) {
 
 residency::Step Publisher::FindParent(catalog::PutIndex put, const catalog::NamespaceEntry& entry,
                                       catalog::BlockId* parent) {
-  const catalog::Put& p = pending_[put];
+  const catalog::Put& p = context_.pending[put];
   *parent = catalog::kNoId;
   if (p.parent.none()) {
-    *parent = forest_.tree(p.name.tree)->root;
+    *parent = context_.forest.tree(p.name.tree)->root;
     return residency::Step::kDone;
   }
   bool unsure = false;
-  *parent = catalog_.Find(p.name.tree, p.parent, &unsure);
+  *parent = context_.catalog.Find(p.name.tree, p.parent, &unsure);
   if (unsure) return WaitUntilSure(put);
   const std::uint16_t needed = entry.ParentGroup(p.name.group);
   if (needed == catalog::kNoGroup) return residency::Step::kDone;
-  if (*parent == catalog::kNoId || !catalog_.Readable(*parent, needed, catalog_.NowS()))
+  if (*parent == catalog::kNoId || !context_.catalog.Readable(*parent, needed, context_.catalog.NowS()))
     return residency::Step::kWaits;
   return residency::Step::kDone;
 }
 
 residency::Step Publisher::FindPresent(catalog::PutIndex put, catalog::BlockId parent,
                                        catalog::BlockId* block) {
-  const catalog::Put& p = pending_[put];
+  const catalog::Put& p = context_.pending[put];
   bool unsure = false;
-  *block = catalog_.Find(p.name.tree, p.name.key, &unsure);
+  *block = context_.catalog.Find(p.name.tree, p.name.key, &unsure);
   if (unsure) return WaitUntilSure(put);
   if (*block == catalog::kNoId) return residency::Step::kDone;
-  if (const auto copy = forest_.See(*block, p.name.group)) {
-    if (!catalog::Catalog::Expired(copy->expiry, catalog_.NowS())) {
-      if (p.conversation != 0) conversations_.Uses(p.name.tree, p.name.key, p.conversation);
+  if (const auto copy = context_.forest.See(*block, p.name.group)) {
+    if (!catalog::Catalog::Expired(copy->expiry, context_.catalog.NowS())) {
+      if (p.conversation != 0) context_.conversations.Uses(p.name.tree, p.name.key, p.conversation);
       puts_.End(put, Code::kOk);
       return residency::Step::kWaits;
     }
@@ -174,7 +175,7 @@ residency::Step Publisher::FindPresent(catalog::PutIndex put, catalog::BlockId p
     *block = catalog::kNoId;
     return residency::Step::kDone;
   }
-  const catalog::Block& b = forest_.block(*block);
+  const catalog::Block& b = context_.forest.block(*block);
   if (b.is(catalog::Block::kOrphan)) {
     const catalog::Forest::Answer descends =
         parent == catalog::kNoId ? catalog::Forest::Answer::kNo : DescendsFrom(parent, *block);
@@ -187,7 +188,7 @@ residency::Step Publisher::FindPresent(catalog::PutIndex put, catalog::BlockId p
     }
   } else if (parent != catalog::kNoId
                  ? b.parent == parent
-                 : forest_.block(b.parent).key_hash() == catalog::KeyHashOf(p.name.tree, p.parent)) {
+                 : context_.forest.block(b.parent).key_hash() == catalog::KeyHashOf(p.name.tree, p.parent)) {
     return residency::Step::kDone;
   }
   // A chained hash has one parent: this key is no block of the chain that the put names.
@@ -197,8 +198,8 @@ residency::Step Publisher::FindPresent(catalog::PutIndex put, catalog::BlockId p
 
 // The put is not ready while it waits: others with the same parent may be, and are not kept waiting.
 residency::Step Publisher::WaitUntilSure(catalog::PutIndex put) {
-  catalog::Put& p = pending_[put];
-  pending_.SetReady(put, false);
+  catalog::Put& p = context_.pending[put];
+  context_.pending.SetReady(put, false);
   if (!std::exchange(p.unsure, true)) unsure_.push_back({put, p.made});
   return residency::Step::kWaits;
 }
@@ -212,18 +213,18 @@ bool Publisher::MayDescendFromDropped(const catalog::Put& put, catalog::BlockId 
   const std::uint16_t needed = entry.ParentGroup(put.name.group);
   // Records read from the lower tier have no after_drop.
   const catalog::RecordId above =
-      needed == catalog::kNoGroup ? catalog::kNoId : forest_.FindRecord(parent, needed);
+      needed == catalog::kNoGroup ? catalog::kNoId : context_.forest.FindRecord(parent, needed);
   std::uint64_t drop =
-      above == catalog::kNoId ? catalog::Record::kDropUnknown : forest_.record(above).after_drop;
-  if (drop == catalog::Record::kDropUnknown) drop = forest_.tree(put.name.tree)->last_drop;
+      above == catalog::kNoId ? catalog::Record::kDropUnknown : context_.forest.record(above).after_drop;
+  if (drop == catalog::Record::kDropUnknown) drop = context_.forest.tree(put.name.tree)->last_drop;
   return drop > put.made;
 }
 
 catalog::Forest::Answer Publisher::DescendsFrom(catalog::BlockId block, catalog::BlockId top) {
   for (std::uint32_t looks = 0; looks < catalog::kStandingLooks;
-       ++looks, block = forest_.block(block).parent) {
+       ++looks, block = context_.forest.block(block).parent) {
     if (block == catalog::kNoId) return catalog::Forest::Answer::kNo;
-    steps_.Count();
+    context_.steps.Count();
     if (block == top) return catalog::Forest::Answer::kYes;
   }
   return catalog::Forest::Answer::kUnknown;
@@ -232,37 +233,38 @@ catalog::Forest::Answer Publisher::DescendsFrom(catalog::BlockId block, catalog:
 // The block of the put's record, made if the forest has none; kNoId past the forest's bound. An older block
 // of its key in the table was cut with an ancestor: FindPresent said so in this step.
 catalog::BlockId Publisher::BlockFor(catalog::PutIndex put) {
-  const catalog::Put& p = pending_[put];
+  const catalog::Put& p = context_.pending[put];
   const catalog::TreeId tree = p.name.tree;
-  catalog::BlockId parent = forest_.tree(tree)->root;
+  catalog::BlockId parent = context_.forest.tree(tree)->root;
   if (!p.parent.none()) {
-    parent = catalog_.Find(tree, p.parent);
+    parent = context_.catalog.Find(tree, p.parent);
     if (parent == catalog::kNoId) {
       // Only namespaces without a full group get here: a block may be put before its parent.
-      if (const catalog::BlockId old = forest_.Find(tree, p.parent); old != catalog::kNoId)
+      if (const catalog::BlockId old = context_.forest.Find(tree, p.parent); old != catalog::kNoId)
         deletions_.Detach(old);
-      parent = catalog_.AddBlock(tree, catalog::KeyHashOf(tree, p.parent), forest_.OrphansOf(tree));
+      parent = context_.catalog.AddBlock(tree, catalog::KeyHashOf(tree, p.parent),
+                                         context_.forest.OrphansOf(tree));
       if (parent == catalog::kNoId) return catalog::kNoId;
-      forest_.block(parent).flags |= catalog::Block::kOrphan;
+      context_.forest.block(parent).flags |= catalog::Block::kOrphan;
     }
   }
-  catalog::BlockId block = catalog_.Find(tree, p.name.key);
+  catalog::BlockId block = context_.catalog.Find(tree, p.name.key);
   if (block == catalog::kNoId) {
-    if (const catalog::BlockId old = forest_.Find(tree, p.name.key); old != catalog::kNoId)
+    if (const catalog::BlockId old = context_.forest.Find(tree, p.name.key); old != catalog::kNoId)
       deletions_.Detach(old);
-    block = catalog_.AddBlock(tree, catalog::KeyHashOf(tree, p.name.key), parent);
+    block = context_.catalog.AddBlock(tree, catalog::KeyHashOf(tree, p.name.key), parent);
     if (block == catalog::kNoId) removal_.Settle(parent);
-  } else if (forest_.block(block).is(catalog::Block::kOrphan)) {
-    forest_.block(block).flags &= static_cast<std::uint16_t>(~catalog::Block::kOrphan);
-    forest_.Adopt(parent, block);
+  } else if (context_.forest.block(block).is(catalog::Block::kOrphan)) {
+    context_.forest.block(block).flags &= static_cast<std::uint16_t>(~catalog::Block::kOrphan);
+    context_.forest.Adopt(parent, block);
   }
   return block;
 }
 
 void Publisher::MakeVisible(catalog::PutIndex put, catalog::BlockId block, std::uint32_t index_number,
                             const catalog::NamespaceEntry& entry) {
-  catalog::Put& p = pending_[put];
-  const std::uint64_t born = sequences_.Next();
+  catalog::Put& p = context_.pending[put];
+  const std::uint64_t born = context_.sequences.Next();
   const record::Seal seal{.incarnation = entry.incarnation,
                           .group = p.name.group,
                           .key = p.name.key,
@@ -271,23 +273,23 @@ void Publisher::MakeVisible(catalog::PutIndex put, catalog::BlockId block, std::
                           .part_bytes = p.part_bytes,
                           .segment_crcs = p.crcs};
   arena::Publish(
-      words_, slots_.arena(), p.place, p.generation,
+      context_.words, context_.slots.arena(), p.place, p.generation,
       {.seal = seal, .sequence = born, .born = born, .expiry = p.expiry, .conversation = p.conversation});
-  steps_.Count(8);
-  const catalog::Block& b = forest_.block(block);
+  context_.steps.Count(8);
+  const catalog::Block& b = context_.forest.block(block);
   bool noted = false;
   if (b.placeholder() && !b.folded()) {
-    noted = conversations_.Began(p.name.tree, p.name.key, p.parent, p.conversation);
+    noted = context_.conversations.Began(p.name.tree, p.name.key, p.parent, p.conversation);
   } else if (p.conversation != 0) {
-    noted = conversations_.Wrote(p.name.tree, p.name.key, p.parent, p.conversation);
+    noted = context_.conversations.Wrote(p.name.tree, p.name.key, p.parent, p.conversation);
   }
-  for (const std::uint64_t user : p.also) conversations_.Uses(p.name.tree, p.name.key, user);
+  for (const std::uint64_t user : p.also) context_.conversations.Uses(p.name.tree, p.name.key, user);
   if (noted && b.first_child != catalog::kNoId)
-    steps_.Count(2 * conversations_.LookBelow(forest_, block, p.name.key));
-  steps_.Count(p.conversation != 0 ? 4 + static_cast<std::uint32_t>(p.also.size()) : 1);
-  const catalog::RecordId record = forest_.AddRecord(block, p.name.group);
-  CISTERN_ASSERT(record < catalog_.max_records());
-  catalog::Record& r = forest_.record(record);
+    context_.steps.Count(2 * context_.conversations.LookBelow(context_.forest, block, p.name.key));
+  context_.steps.Count(p.conversation != 0 ? 4 + static_cast<std::uint32_t>(p.also.size()) : 1);
+  const catalog::RecordId record = context_.forest.AddRecord(block, p.name.group);
+  CISTERN_ASSERT(record < context_.catalog.max_records());
+  catalog::Record& r = context_.forest.record(record);
   r.key = p.name.key;
   r.place = p.place;
   r.body_bytes = static_cast<std::uint32_t>(p.body_bytes);
@@ -299,19 +301,20 @@ void Publisher::MakeVisible(catalog::PutIndex put, catalog::BlockId block, std::
   r.after_drop = p.after_drop;
   r.generation = p.generation;
   residents_.Enter(record, index_number, p.standing);
-  slots_.Unpin(p.place);
+  context_.slots.Unpin(p.place);
   p.has_slot = false;
   p.state = catalog::Put::State::kPublished;
-  counters_.published.Add();
-  ++catalog_.counted().At(p.name.tree).published;
-  pending_.Close(put);
+  context_.counters.published.Add();
+  ++context_.catalog.counted().At(p.name.tree).published;
+  context_.pending.Close(put);
   MarkBehind(block, p.name.group, entry);
-  if (lower_.present() && policy::WrittenAtUse(entry.lower.Over(options_.lower), 0)) write_back_.Want(record);
+  if (lower_.present() && policy::WrittenAtUse(entry.lower.Over(context_.options.lower), 0))
+    write_back_.Want(record);
   std::uint32_t child_groups = 0;
   for (std::uint16_t g = 0; g < entry.groups.size(); ++g) {
     if (entry.ParentGroup(g) == p.name.group) child_groups |= 1u << g;
   }
-  if (pending_.size() > 0 && child_groups != 0)
+  if (context_.pending.size() > 0 && child_groups != 0)
     cascade_.push_back({p.name.tree, catalog::KeyHashOf(p.name.tree, p.name.key), child_groups});
 }
 
@@ -323,16 +326,16 @@ void Publisher::MarkBehind(catalog::BlockId block, std::uint16_t group,
   if (window == 0 || window > kMaxWindowLooks) return;
   catalog::BlockId at = block;
   for (std::uint32_t back = 0; back < window && at != catalog::kNoId; ++back) {
-    steps_.Count();
-    at = forest_.block(at).parent;
+    context_.steps.Count();
+    at = context_.forest.block(at).parent;
   }
   if (at == catalog::kNoId) return;
-  if (catalog::Block& b = forest_.block(at); b.folded() && b.group == group)
+  if (catalog::Block& b = context_.forest.block(at); b.folded() && b.group == group)
     b.flags |= catalog::Block::kBehind;
-  const catalog::RecordId record = forest_.FindRecord(at, group);
+  const catalog::RecordId record = context_.forest.FindRecord(at, group);
   if (record == catalog::kNoId) return;
-  forest_.record(record).flags |= catalog::Record::kBehind;
-  if (!forest_.record(record).in_memory()) return;
+  context_.forest.record(record).flags |= catalog::Record::kBehind;
+  if (!context_.forest.record(record).in_memory()) return;
   residents_.MakeColdest(record);
 }
 

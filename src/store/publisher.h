@@ -24,17 +24,7 @@ class Publisher final {
   Publisher(const residency::StoreContext& context, residency::LowerTier& lower,
             residency::Residents& residents, residency::Removal& removal, residency::Evictor& evictor,
             residency::WriteBack& write_back, OpenPuts& puts, Deletions& deletions)
-      : executor_(context.executor),
-        words_(context.words),
-        slots_(context.slots),
-        options_(context.options),
-        counters_(context.counters),
-        steps_(context.steps),
-        catalog_(context.catalog),
-        forest_(context.catalog.forest()),
-        pending_(context.catalog.pending()),
-        conversations_(context.catalog.conversations()),
-        sequences_(context.catalog.sequences()),
+      : context_(context),
         lower_(lower),
         residents_(residents),
         removal_(removal),
@@ -45,7 +35,7 @@ class Publisher final {
   Publisher(const Publisher&) = delete;
   Publisher& operator=(const Publisher&) = delete;
 
-  Executor& executor() { return executor_; }
+  Executor& executor() { return context_.executor; }
 
   // kDone: published, or ended. kWaits: not whole, held, or its parent is not reachable.
   residency::Step TryPublish(catalog::PutIndex put);
@@ -54,7 +44,9 @@ class Publisher final {
   // A slice of Cascade; true: there is more.
   bool CascadeSlice();
   // True if CascadeSlice has work.
-  bool cascade_waits() const { return !cascade_.empty() || (!unsure_.empty() && !forest_.collecting()); }
+  bool cascade_waits() const {
+    return !cascade_.empty() || (!unsure_.empty() && !context_.forest.collecting());
+  }
 
  private:
   residency::Step TryPublishOpen(catalog::PutIndex put);
@@ -75,17 +67,7 @@ class Publisher final {
                    const catalog::NamespaceEntry& entry);
   void MarkBehind(catalog::BlockId block, std::uint16_t group, const catalog::NamespaceEntry& entry);
 
-  Executor& executor_;
-  arena::Words& words_;
-  memory::Slots& slots_;
-  const catalog::StoreOptions& options_;
-  catalog::StoreCounters& counters_;
-  StepBudget& steps_;
-  catalog::Catalog& catalog_;
-  catalog::Forest& forest_;
-  catalog::PendingPuts& pending_;
-  catalog::Conversations& conversations_;
-  catalog::Sequences& sequences_;
+  const residency::StoreContext& context_;
   residency::LowerTier& lower_;
   residency::Residents& residents_;
   residency::Removal& removal_;

@@ -26,23 +26,24 @@ constexpr std::uint64_t kClearAStep = 4096;  // entries, in order: each costs a 
 }  // namespace
 
 Task<Status> StoreRecovery::Recover() {
-  auto contents = co_await journal_.Open();
+  auto contents = co_await context_.journal.Open();
   if (!contents) co_return std::move(contents.error());
-  RecoveryState state(words_, slots_, catalog_, forest_, options_.max_lower_blocks > 0, std::move(*contents));
-  for (const std::string& note : state.journal.notes) log_.Log(LogLevel::kWarning, "journal: ", note);
+  RecoveryState state(context_.words, context_.slots, context_.catalog, context_.forest,
+                      context_.options.max_lower_blocks > 0, std::move(*contents));
+  for (const std::string& note : state.journal.notes) context_.log.Log(LogLevel::kWarning, "journal: ", note);
   if (state.journal.damaged) {
-    log_.Log(LogLevel::kWarning,
-             "journal: damaged before its end; what memory and flash held is not believed");
+    context_.log.Log(LogLevel::kWarning,
+                     "journal: damaged before its end; what memory and flash held is not believed");
   }
   NoteOlderMemory(state);
-  arena::AdvanceTime(words_, slots_.arena(), state.journal.time_s);
+  arena::AdvanceTime(context_.words, context_.slots.arena(), state.journal.time_s);
   if (Status status = co_await OpenTier(state); !status.ok()) co_return status;
   co_await ClearIndex();
   for (catalog::NamespaceEntry& entry : state.journal.namespaces) {
     // A list may have 64 KiB.
     co_await Yield();
-    state.trees[entry.incarnation] = catalog_.AddTree(entry.slot, entry.incarnation);
-    namespaces_.Put(entry);
+    state.trees[entry.incarnation] = context_.catalog.AddTree(entry.slot, entry.incarnation);
+    context_.namespaces.Put(entry);
   }
   co_await Scan(state);
   NoteDamagedMemory(state);
@@ -50,17 +51,17 @@ Task<Status> StoreRecovery::Recover() {
     if (Status status = co_await ScanLowerTier(state); !status.ok()) co_return status;
   }
   const memory::Recovery::Counts& counts = state.recovery.counts();
-  sequences_.Start(std::max({state.journal.sequences_below, counts.last_sequence + 1, counts.last_born + 1,
-                             state.last_lower + 1}) +
-                   (state.journal.damaged ? kLostSequences : 0));
+  context_.sequences.Start(std::max({state.journal.sequences_below, counts.last_sequence + 1,
+                                     counts.last_born + 1, state.last_lower + 1}) +
+                           (state.journal.damaged ? kLostSequences : 0));
   co_await LinkParents(state);
   co_await FindDropped(state);
   co_await KeepReachable(state);
   co_await Refuse(state);
   co_await NoteConversations(state);
-  slots_.EndAdoption();
+  context_.slots.EndAdoption();
   co_await FillIndex(state);
-  counters_.recovered.Add(residents_.count());
+  context_.counters.recovered.Add(residents_.count());
   if (Status status = co_await SettleNamespaces(state); !status.ok()) co_return status;
   if (lower_.present()) co_await WriteAllBack(state);
   recovering_ = false;
@@ -71,40 +72,43 @@ Task<Status> StoreRecovery::Recover() {
 // Dropped blocks, and homes of orphans: these may descend from any dropped block.
 Task<void> StoreRecovery::FindDropped(RecoveryState& state) {
   for (const catalog::Tombstone& tombstone : state.journal.tombstones) {
-    steps_.Count();
-    if (steps_.Spent()) co_await Yield();
+    context_.steps.Count();
+    if (context_.steps.Spent()) co_await Yield();
     const auto tree = state.trees.find(tombstone.incarnation);
     if (tree == state.trees.end()) continue;
     const auto note = [&](std::unordered_map<catalog::BlockId, std::uint64_t>& drops,
                           catalog::BlockId block) {
       if (block != catalog::kNoId) drops[block] = std::max(drops[block], tombstone.sequence);
     };
-    note(state.dropped, catalog_.Find(tree->second, tombstone.key));
-    note(state.orphaned, forest_.tree(tree->second)->orphans);
+    note(state.dropped, context_.catalog.Find(tree->second, tombstone.key));
+    note(state.orphaned, context_.forest.tree(tree->second)->orphans);
   }
 }
 
 // Writes back the records that a reboot would lose, as if they had just been put, parents first.
 Task<void> StoreRecovery::WriteAllBack(const RecoveryState& state) {
   bool any = false;
-  for (std::uint32_t slot = 0; slot < namespaces_.end() && !any; ++slot) {
-    const catalog::NamespaceEntry* entry = namespaces_.at(slot);
-    any = entry != nullptr && policy::WrittenAtUse(entry->lower.Over(options_.lower), 0);
+  for (std::uint32_t slot = 0; slot < context_.namespaces.end() && !any; ++slot) {
+    const catalog::NamespaceEntry* entry = context_.namespaces.at(slot);
+    any = entry != nullptr && policy::WrittenAtUse(entry->lower.Over(context_.options.lower), 0);
   }
   if (!any) co_return;
   for (const catalog::BlockId block : state.order) {
-    steps_.Count();
-    if (steps_.Spent()) co_await Yield();
-    if (block == catalog::kNoId || forest_.block(block).folded() || !forest_.block(block).has_key()) continue;
-    for (catalog::RecordId r = forest_.block(block).first_record; r != catalog::kNoId;
-         r = forest_.record(r).next)
-      if (policy::WrittenAtUse(catalog_.LowerPolicyOf(forest_.record(r)), 0)) write_back_.Want(r);
+    context_.steps.Count();
+    if (context_.steps.Spent()) co_await Yield();
+    if (block == catalog::kNoId || context_.forest.block(block).folded() ||
+        !context_.forest.block(block).has_key())
+      continue;
+    for (catalog::RecordId r = context_.forest.block(block).first_record; r != catalog::kNoId;
+         r = context_.forest.record(r).next)
+      if (policy::WrittenAtUse(context_.catalog.LowerPolicyOf(context_.forest.record(r)), 0))
+        write_back_.Want(r);
   }
 }
 
 Task<void> StoreRecovery::ClearIndex() {
   for (std::uint32_t slot = 0; slot < arena::kMaxNamespaces; ++slot)
-    arena::SetIncarnation(words_, residents_.index().index(), slot, 0);
+    arena::SetIncarnation(context_.words, residents_.index().index(), slot, 0);
   const std::uint64_t entries = residents_.index().index().entry_count();
   for (std::uint64_t at = 0; at < entries; at += kClearAStep) {
     residents_.index().ClearRange(at, std::min(kClearAStep, entries - at));
@@ -118,51 +122,52 @@ Task<void> StoreRecovery::Scan(RecoveryState& state) {
     const std::size_t n = state.recovery.Next(batch);
     for (std::size_t i = 0; i < n; ++i) {
       const auto tree = state.trees.find(batch[i].incarnation);
-      if (tree != state.trees.end()) forest_.PrefetchBucket(catalog::KeyHashOf(tree->second, batch[i].key));
+      if (tree != state.trees.end())
+        context_.forest.PrefetchBucket(catalog::KeyHashOf(tree->second, batch[i].key));
     }
     for (std::size_t i = 0; i < n; ++i) Admit(state, batch[i]);
-    steps_.Count(static_cast<std::uint32_t>(2 * n));
+    context_.steps.Count(static_cast<std::uint32_t>(2 * n));
     co_await Yield();
   }
 }
 
 void StoreRecovery::Admit(RecoveryState& state, const memory::RecoveredBlock& found) {
   const auto refuse = [&](arena::Place place) {
-    arena::Retire(words_, slots_.arena(), place);
-    slots_.Free(place);
-    counters_.recovery_refused.Add();
+    arena::Retire(context_.words, context_.slots.arena(), place);
+    context_.slots.Free(place);
+    context_.counters.recovery_refused.Add();
   };
   const auto known = state.trees.find(found.incarnation);
   if (state.journal.damaged || state.memory_refused || known == state.trees.end() ||
-      (found.expiry != 0 && catalog_.NowS() >= found.expiry)) {
+      (found.expiry != 0 && context_.catalog.NowS() >= found.expiry)) {
     return refuse(found.place);
   }
   const catalog::TreeId tree = known->second;
-  const catalog::NamespaceEntry& entry = *catalog_.EntryOf(tree);
+  const catalog::NamespaceEntry& entry = *context_.catalog.EntryOf(tree);
   if (found.group >= entry.groups.size() || entry.groups[found.group].parts() != found.parts ||
       (entry.groups[found.group].body_bytes != 0 &&
        entry.groups[found.group].body_bytes != found.body_bytes)) {
     return refuse(found.place);
   }
   const catalog::KeyHash key_hash = catalog::KeyHashOf(tree, found.key);
-  catalog::BlockId block = forest_.Find(tree, found.key, key_hash);
+  catalog::BlockId block = context_.forest.Find(tree, found.key, key_hash);
   if (block == catalog::kNoId) {
-    block = catalog_.AddBlock(tree, key_hash, catalog::kNoId);
+    block = context_.catalog.AddBlock(tree, key_hash, catalog::kNoId);
     if (block == catalog::kNoId) return refuse(found.place);
     state.parents[block] = RecoveryState::ParentKeyHash(tree, found.parent);
   } else if (state.parents[block] != RecoveryState::ParentKeyHash(tree, found.parent)) {
     return refuse(found.place);
   }
-  catalog::RecordId record = forest_.FindRecord(block, found.group);
+  catalog::RecordId record = context_.forest.FindRecord(block, found.group);
   if (record == catalog::kNoId) {
-    record = forest_.AddRecord(block, found.group);
+    record = context_.forest.AddRecord(block, found.group);
   } else if (state.sequences[record] > found.sequence) {
     return refuse(found.place);
   } else {
-    refuse(forest_.record(record).place);
+    refuse(context_.forest.record(record).place);
   }
   state.sequences[record] = found.sequence;
-  catalog::Record& r = forest_.record(record);
+  catalog::Record& r = context_.forest.record(record);
   r.key = found.key;
   r.place = found.place;
   r.body_bytes = found.body_bytes;
@@ -176,58 +181,58 @@ void StoreRecovery::Admit(RecoveryState& state, const memory::RecoveredBlock& fo
 }
 
 Task<void> StoreRecovery::LinkParents(RecoveryState& state) {
-  const catalog::BlockId end = forest_.block_end();
+  const catalog::BlockId end = context_.forest.block_end();
   for (catalog::BlockId id = 0; id < end; ++id) {
-    if (steps_.Spent()) co_await Yield();
-    steps_.Count();
-    if (id + 2 * kAhead < end) forest_.PrefetchBucket(state.parents[id + 2 * kAhead]);
-    if (id + kAhead < end) forest_.PrefetchBlock(state.parents[id + kAhead]);
-    if (forest_.block(id).is(catalog::Block::kRoot)) continue;
-    const catalog::TreeId tree = forest_.block(id).tree;
-    const catalog::BlockId root = forest_.tree(tree)->root;
+    if (context_.steps.Spent()) co_await Yield();
+    context_.steps.Count();
+    if (id + 2 * kAhead < end) context_.forest.PrefetchBucket(state.parents[id + 2 * kAhead]);
+    if (id + kAhead < end) context_.forest.PrefetchBlock(state.parents[id + kAhead]);
+    if (context_.forest.block(id).is(catalog::Block::kRoot)) continue;
+    const catalog::TreeId tree = context_.forest.block(id).tree;
+    const catalog::BlockId root = context_.forest.tree(tree)->root;
     const catalog::KeyHash parent = state.parents[id];
-    catalog::BlockId above = parent == 0 ? root : forest_.FindKeyHash(tree, parent);
-    if (above == catalog::kNoId && catalog_.EntryOf(tree)->first_full == catalog::kNoGroup) {
-      above = catalog_.AddBlock(tree, parent, forest_.OrphansOf(tree));
-      if (above != catalog::kNoId) forest_.block(above).flags |= catalog::Block::kOrphan;
+    catalog::BlockId above = parent == 0 ? root : context_.forest.FindKeyHash(tree, parent);
+    if (above == catalog::kNoId && context_.catalog.EntryOf(tree)->first_full == catalog::kNoGroup) {
+      above = context_.catalog.AddBlock(tree, parent, context_.forest.OrphansOf(tree));
+      if (above != catalog::kNoId) context_.forest.block(above).flags |= catalog::Block::kOrphan;
     }
-    if (above != catalog::kNoId) forest_.Adopt(above, id);
+    if (above != catalog::kNoId) context_.forest.Adopt(above, id);
   }
 }
 
 Task<void> StoreRecovery::KeepReachable(RecoveryState& state) {
   if (!state.dropped.empty() || !state.orphaned.empty()) {
-    state.floors.resize(forest_.block_end());
-    state.memory_floors.resize(forest_.block_end());
+    state.floors.resize(context_.forest.block_end());
+    state.memory_floors.resize(context_.forest.block_end());
   }
-  state.order.reserve(forest_.blocks());
-  for (const auto& [incarnation, tree] : state.trees) state.order.push_back(forest_.tree(tree)->root);
+  state.order.reserve(context_.forest.blocks());
+  for (const auto& [incarnation, tree] : state.trees) state.order.push_back(context_.forest.tree(tree)->root);
   // The order of a hash map must not decide what a simulation does next.
   std::ranges::sort(state.order);
   for (std::size_t i = 0; i < state.order.size(); ++i) {
-    if (steps_.Spent()) co_await Yield();
+    if (context_.steps.Spent()) co_await Yield();
     // The blocks judged soon: the children of those whose turn is soon.
     if (i + 2 * kAhead < state.order.size()) {
-      const catalog::BlockId child = forest_.block(state.order[i + 2 * kAhead]).first_child;
-      if (child != catalog::kNoId) forest_.PrefetchKnown(child);
+      const catalog::BlockId child = context_.forest.block(state.order[i + 2 * kAhead]).first_child;
+      if (child != catalog::kNoId) context_.forest.PrefetchKnown(child);
     }
     if (i + kAhead < state.order.size()) {
-      const catalog::BlockId child = forest_.block(state.order[i + kAhead]).first_child;
-      if (child != catalog::kNoId) forest_.PrefetchRecordOf(child);
+      const catalog::BlockId child = context_.forest.block(state.order[i + kAhead]).first_child;
+      if (child != catalog::kNoId) context_.forest.PrefetchRecordOf(child);
     }
-    for (catalog::BlockId child = forest_.block(state.order[i]).first_child; child != catalog::kNoId;
-         child = forest_.block(child).next_sibling) {
+    for (catalog::BlockId child = context_.forest.block(state.order[i]).first_child; child != catalog::kNoId;
+         child = context_.forest.block(child).next_sibling) {
       Judge(state, child);
-      forest_.block(child).flags |= catalog::Block::kKept;
+      context_.forest.block(child).flags |= catalog::Block::kKept;
       state.order.push_back(child);
-      if (steps_.Spent()) co_await Yield();
+      if (context_.steps.Spent()) co_await Yield();
     }
   }
 }
 
 void StoreRecovery::Judge(RecoveryState& state, catalog::BlockId block) {
-  const catalog::BlockId parent = forest_.block(block).parent;
-  const catalog::NamespaceEntry& entry = *catalog_.EntryOf(forest_.block(block).tree);
+  const catalog::BlockId parent = context_.forest.block(block).parent;
+  const catalog::NamespaceEntry& entry = *context_.catalog.EntryOf(context_.forest.block(block).tree);
   std::uint64_t floor = 0, memory_floor = 0;
   if (!state.floors.empty()) {
     const auto dropped = state.dropped.find(block);
@@ -238,19 +243,19 @@ void StoreRecovery::Judge(RecoveryState& state, catalog::BlockId block) {
     memory_floor = state.memory_floors[block] = std::max(state.memory_floors[parent], here);
   }
   const auto counts = [&](std::uint16_t group, std::uint64_t born, bool in_memory) {
-    steps_.Count();
+    context_.steps.Count();
     if (born <= (in_memory ? memory_floor : floor)) return false;
     const std::uint16_t needed = entry.ParentGroup(group);
-    if (needed == catalog::kNoGroup || forest_.block(parent).is(catalog::Block::kRoot)) return true;
-    const auto above = forest_.See(parent, needed);
-    return above && state.BornOf(forest_, parent, *above) < born;
+    if (needed == catalog::kNoGroup || context_.forest.block(parent).is(catalog::Block::kRoot)) return true;
+    const auto above = context_.forest.See(parent, needed);
+    return above && state.BornOf(context_.forest, parent, *above) < born;
   };
-  if (forest_.block(block).folded()) {
-    if (!counts(forest_.block(block).group, state.born[block], false)) RefuseFolded(block);
+  if (context_.forest.block(block).folded()) {
+    if (!counts(context_.forest.block(block).group, state.born[block], false)) RefuseFolded(block);
     return;
   }
-  for (catalog::RecordId id = forest_.block(block).first_record; id != catalog::kNoId;) {
-    const catalog::Record& r = forest_.record(id);
+  for (catalog::RecordId id = context_.forest.block(block).first_record; id != catalog::kNoId;) {
+    const catalog::Record& r = context_.forest.record(id);
     const catalog::RecordId next = r.next;
     if (!counts(r.group, r.born, r.in_memory())) RefuseRecord(id);
     id = next;
@@ -260,41 +265,41 @@ void StoreRecovery::Judge(RecoveryState& state, catalog::BlockId block) {
 // Records in the lower tier count as live from FillIndex on: a folded one that is refused before needs no
 // Forget.
 void StoreRecovery::RefuseFolded(catalog::BlockId block) {
-  forest_.ForgetFolded(block);
-  counters_.recovery_refused.Add();
+  context_.forest.ForgetFolded(block);
+  context_.counters.recovery_refused.Add();
 }
 
 void StoreRecovery::RefuseRecord(catalog::RecordId record) {
-  const catalog::Record r = forest_.record(record);
+  const catalog::Record r = context_.forest.record(record);
   if (r.in_memory()) {
-    arena::Retire(words_, slots_.arena(), r.place);
-    slots_.Free(r.place);
+    arena::Retire(context_.words, context_.slots.arena(), r.place);
+    context_.slots.Free(r.place);
   }
-  forest_.RemoveRecord(record);
-  counters_.recovery_refused.Add();
+  context_.forest.RemoveRecord(record);
+  context_.counters.recovery_refused.Add();
 }
 
 Task<void> StoreRecovery::Refuse(RecoveryState& state) {
-  for (catalog::BlockId id = 0; id < forest_.block_end(); ++id) {
-    if (steps_.Spent()) co_await Yield();
-    steps_.Count();
-    catalog::Block& b = forest_.block(id);
+  for (catalog::BlockId id = 0; id < context_.forest.block_end(); ++id) {
+    if (context_.steps.Spent()) co_await Yield();
+    context_.steps.Count();
+    catalog::Block& b = context_.forest.block(id);
     const bool kept = b.is(catalog::Block::kKept) || !b.has_key();
     b.flags &= static_cast<std::uint16_t>(~catalog::Block::kKept);
     if (kept) continue;
     // Neither its parent nor its children stay: no link leads from it to a block that stays.
     if (b.folded()) RefuseFolded(id);
     while (!b.placeholder()) RefuseRecord(b.first_record);
-    forest_.Discard(id);
+    context_.forest.Discard(id);
   }
   // Children before parents: a chain of empty blocks is freed link by link.
   for (std::size_t i = state.order.size(); i-- > 0;) {
-    if (i >= kAhead) forest_.PrefetchKnown(state.order[i - kAhead]);
-    if (!forest_.Empty(state.order[i])) continue;
-    forest_.Free(state.order[i]);
+    if (i >= kAhead) context_.forest.PrefetchKnown(state.order[i - kAhead]);
+    if (!context_.forest.Empty(state.order[i])) continue;
+    context_.forest.Free(state.order[i]);
     state.order[i] = catalog::kNoId;
-    steps_.Count();
-    if (steps_.Spent()) co_await Yield();
+    context_.steps.Count();
+    if (context_.steps.Spent()) co_await Yield();
   }
 }
 
@@ -302,8 +307,8 @@ Task<void> StoreRecovery::Refuse(RecoveryState& state) {
 // has its name now.
 Task<void> StoreRecovery::FindEnds(RecoveryState& state) {
   for (const catalog::ConversationEnd& end : state.journal.conversation_ends) {
-    steps_.Count();
-    if (steps_.Spent()) co_await Yield();
+    context_.steps.Count();
+    if (context_.steps.Spent()) co_await Yield();
     // Rising, so the last one stays.
     if (const auto tree = state.trees.find(end.incarnation); tree != state.trees.end())
       state.ends[{tree->second, end.conversation}] = {end};
@@ -316,30 +321,30 @@ Task<void> StoreRecovery::NoteConversations(RecoveryState& state) {
   co_await FindEnds(state);
   const std::uint64_t nobody = co_await UnusedNumber(state);
   for (; !state.written.empty(); state.written.pop_front()) {
-    steps_.Count(4);
-    if (steps_.Spent()) co_await Yield();
+    context_.steps.Count(4);
+    if (context_.steps.Spent()) co_await Yield();
     const RecoveryState::Written& one = state.written.front();
     const auto end = state.ends.find({one.tree, one.conversation});
     const bool ended = end != state.ends.end() && one.sequence < end->second.end.sequence;
     if (ended) end->second.needed = true;
-    const catalog::BlockId block = forest_.Find(one.tree, one.key);
-    const auto copy = block == catalog::kNoId ? std::nullopt : forest_.See(block, one.group);
-    if (copy && state.BornOf(forest_, block, *copy) == one.born)
-      conversations_.Wrote(one.tree, one.key, one.parent, ended ? nobody : one.conversation);
+    const catalog::BlockId block = context_.forest.Find(one.tree, one.key);
+    const auto copy = block == catalog::kNoId ? std::nullopt : context_.forest.See(block, one.group);
+    if (copy && state.BornOf(context_.forest, block, *copy) == one.born)
+      context_.conversations.Wrote(one.tree, one.key, one.parent, ended ? nobody : one.conversation);
   }
   for (catalog::NoteId from = 0;;) {
     std::uint32_t budget = kSpentTouches / 2;
-    const bool more = conversations_.RelateSome(&from, &budget);
-    steps_.Count(kSpentTouches / 2 - budget);
+    const bool more = context_.conversations.RelateSome(&from, &budget);
+    context_.steps.Count(kSpentTouches / 2 - budget);
     if (!more) break;
     co_await Yield();
   }
-  co_await ShareUses(executor(), catalog_, steps_);
+  co_await ShareUses(executor(), context_.catalog, context_.steps);
   for (const auto& [of, end] : state.ends) {
     do {
-      steps_.Count(4);
-      if (steps_.Spent()) co_await Yield();
-    } while (conversations_.TakeLast(of.first, nobody));
+      context_.steps.Count(4);
+      if (context_.steps.Spent()) co_await Yield();
+    } while (context_.conversations.TakeLast(of.first, nobody));
   }
 }
 
@@ -347,8 +352,8 @@ Task<void> StoreRecovery::NoteConversations(RecoveryState& state) {
 Task<std::uint64_t> StoreRecovery::UnusedNumber(const RecoveryState& state) {
   std::uint64_t number = ~std::uint64_t{0};
   for (std::size_t i = 0; !state.ends.empty() && i < state.written.size(); ++i) {
-    steps_.Count();
-    if (steps_.Spent()) co_await Yield();
+    context_.steps.Count();
+    if (context_.steps.Spent()) co_await Yield();
     if (state.written[i].conversation != number) continue;
     // Another one, and all are looked at anew.
     number = SplitMix(number) | 1;
@@ -366,31 +371,32 @@ Task<void> StoreRecovery::FillIndex(RecoveryState& state) {
   const auto enter = [&] {
     for (std::size_t i = 0; i < waiting; ++i) {
       const auto& [id, fingerprint] = wave[i];
-      if (!residents_.AddEntry(id, fingerprint)) left_out.push_back(forest_.record(id).block);
+      if (!residents_.AddEntry(id, fingerprint)) left_out.push_back(context_.forest.record(id).block);
     }
     waiting = 0;
   };
   const auto& order = state.order;
   for (std::size_t i = order.size(); i-- > 0;) {
     if (i >= 2 * kAhead && order[i - 2 * kAhead] != catalog::kNoId)
-      forest_.PrefetchKnown(order[i - 2 * kAhead]);
-    if (i >= kAhead && order[i - kAhead] != catalog::kNoId) forest_.PrefetchRecordOf(order[i - kAhead]);
+      context_.forest.PrefetchKnown(order[i - 2 * kAhead]);
+    if (i >= kAhead && order[i - kAhead] != catalog::kNoId)
+      context_.forest.PrefetchRecordOf(order[i - kAhead]);
     if (order[i] == catalog::kNoId) continue;
-    const catalog::Block& b = forest_.block(order[i]);
-    steps_.Count();
+    const catalog::Block& b = context_.forest.block(order[i]);
+    context_.steps.Count();
     if (b.folded()) Adopt(b.tree, catalog::Forest::CopyOf(b));
     for (catalog::RecordId id = b.folded() ? catalog::kNoId : b.first_record; id != catalog::kNoId;
-         id = forest_.record(id).next) {
-      const catalog::Record& r = forest_.record(id);
+         id = context_.forest.record(id).next) {
+      const catalog::Record& r = context_.forest.record(id);
       if (r.in_lower_tier()) Adopt(b.tree, catalog::Forest::CopyOf(id, r));
       if (!r.in_memory()) continue;
-      steps_.Count(2);
+      context_.steps.Count(2);
       residents_.Enter(id, catalog::kNoId, {});
-      wave[waiting] = {id, arena::FingerprintOf(forest_.tree(b.tree)->incarnation, r.group, r.key)};
+      wave[waiting] = {id, arena::FingerprintOf(context_.forest.tree(b.tree)->incarnation, r.group, r.key)};
       residents_.index().index().Prefetch(wave[waiting].second);
       if (++waiting == kWave) enter();
     }
-    if (steps_.Spent()) {
+    if (context_.steps.Spent()) {
       enter();
       co_await Yield();
     }
@@ -398,7 +404,7 @@ Task<void> StoreRecovery::FillIndex(RecoveryState& state) {
   enter();
   for (const catalog::BlockId block : left_out) {
     // A block cut with an ancestor may be freed, or without records, by its turn.
-    if (!forest_.block(block).placeholder()) deletions_.Cut(block, residency::LossReason::kBad);
+    if (!context_.forest.block(block).placeholder()) deletions_.Cut(block, residency::LossReason::kBad);
     while (deletions_.Collect()) co_await Yield();
   }
 }
@@ -407,46 +413,47 @@ Task<Status> StoreRecovery::SettleNamespaces(RecoveryState& state) {
   std::vector<catalog::NamespaceEntry> kept;
   for (const catalog::NamespaceEntry& entry : state.journal.namespaces) {
     co_await Yield();
-    const catalog::TreeId tree = catalog_.TreeOf(entry.slot);
+    const catalog::TreeId tree = context_.catalog.TreeOf(entry.slot);
     // Sessions ended with the restart, so none is attached to a list without name and blocks.
-    if (entry.names.empty() && forest_.block(forest_.tree(tree)->root).first_child == catalog::kNoId) {
-      namespaces_.Forget(entry.slot);
-      catalog_.RemoveTree(entry.slot);
+    if (entry.names.empty() &&
+        context_.forest.block(context_.forest.tree(tree)->root).first_child == catalog::kNoId) {
+      context_.namespaces.Forget(entry.slot);
+      context_.catalog.RemoveTree(entry.slot);
     } else {
       kept.push_back(entry);
     }
   }
-  sequences_.SetAside();
+  context_.sequences.SetAside();
   // Records retired here may still lie in the lower tier.
   std::vector<catalog::Tombstone> tombstones;
   if (lower_.present()) {
     tombstones = std::move(state.journal.tombstones);
     tombstones_.Start(lower_->media_ids());
     for (const catalog::Tombstone& tombstone : tombstones) {
-      steps_.Count();
-      if (steps_.Spent()) co_await Yield();
+      context_.steps.Count();
+      if (context_.steps.Spent()) co_await Yield();
       tombstones_.Collected(tombstone.sequence);
     }
   }
   // Those of which no medium has a block any more end here.
   std::vector<catalog::ConversationEnd> ends;
   for (const auto& [of, end] : state.ends) {
-    steps_.Count();
-    if (steps_.Spent()) co_await Yield();
+    context_.steps.Count();
+    if (context_.steps.Spent()) co_await Yield();
     if (end.needed) ends.push_back(end.end);
   }
   journal_marks_.Follow();
-  if (Status status = co_await journal_.Start(kept, sequences_.end(), std::move(tombstones),
-                                              tombstones_.journaled_media(), ends);
+  if (Status status = co_await context_.journal.Start(kept, context_.sequences.end(), std::move(tombstones),
+                                                      tombstones_.journaled_media(), ends);
       !status.ok()) {
     co_return status;
   }
   // A device that hangs does not hold up the start.
   if (lower_.present()) lower_.Spawn(journal_marks_.TellMedia());
   for (const catalog::NamespaceEntry& entry : kept) {
-    steps_.Count();
-    if (steps_.Spent()) co_await Yield();
-    arena::SetIncarnation(words_, residents_.index().index(), entry.slot, entry.incarnation);
+    context_.steps.Count();
+    if (context_.steps.Spent()) co_await Yield();
+    arena::SetIncarnation(context_.words, residents_.index().index(), entry.slot, entry.incarnation);
   }
   co_return Status();
 }
@@ -454,12 +461,13 @@ Task<Status> StoreRecovery::SettleNamespaces(RecoveryState& state) {
 void StoreRecovery::NoteOlderMemory(RecoveryState& state) {
   NoteOlderJournal(state, journal_marks_.OfMemory(), "memory");
   if (journal_marks_.MemoryIsAnothers()) {
-    log_.Log(LogLevel::kWarning,
-             "memory: was used with another journal than this one; what it holds of that is not believed");
+    context_.log.Log(
+        LogLevel::kWarning,
+        "memory: was used with another journal than this one; what it holds of that is not believed");
   }
   if (!journal_marks_.MemoryMissedDrops()) return;
   state.memory_refused = true;
-  log_.Log(
+  context_.log.Log(
       LogLevel::kWarning,
       "memory: is an older copy, or was not there while blocks were dropped; what it holds is not believed");
 }
@@ -467,32 +475,35 @@ void StoreRecovery::NoteOlderMemory(RecoveryState& state) {
 void StoreRecovery::NoteOlderJournal(RecoveryState& state, const tier::JournalMark& seen,
                                      std::string_view where) {
   if (seen <= state.journal.mark) return;
-  journal_.Pass(seen);
+  context_.journal.Pass(seen);
   state.journal.damaged = true;
   if (std::exchange(state.journal_is_older, true)) return;
-  log_.Log(LogLevel::kWarning, "journal: ", where, " was used with a later state of it (", seen.state, ':',
-           seen.bytes, ") than this (", state.journal.mark.state, ':', state.journal.mark.bytes,
-           "), so it is an older copy or has lost its end; what memory and flash held is not believed");
+  context_.log.Log(
+      LogLevel::kWarning, "journal: ", where, " was used with a later state of it (", seen.state, ':',
+      seen.bytes, ") than this (", state.journal.mark.state, ':', state.journal.mark.bytes,
+      "), so it is an older copy or has lost its end; what memory and flash held is not believed");
 }
 
 void StoreRecovery::NoteOlderMedia(const RecoveryState& state) {
   for (const auto& [medium, records] : state.older_records) {
-    log_.Log(LogLevel::kWarning, medium, ": holds ", records,
-             " records of before drops that no device had to wait for any more, so it is an older copy; they "
-             "are not believed");
+    context_.log.Log(
+        LogLevel::kWarning, medium, ": holds ", records,
+        " records of before drops that no device had to wait for any more, so it is an older copy; they "
+        "are not believed");
   }
 }
 
 void StoreRecovery::NoteDamagedMemory(const RecoveryState& state) {
   const memory::Recovery::Counts& counts = state.recovery.counts();
   if (counts.damaged + counts.damaged_chunks == 0) return;
-  log_.Log(LogLevel::kWarning, "memory: the entries of ", counts.damaged, " blocks and the headers of ",
-           counts.damaged_chunks, " chunks are damaged; what they named is lost from memory");
+  context_.log.Log(LogLevel::kWarning, "memory: the entries of ", counts.damaged,
+                   " blocks and the headers of ", counts.damaged_chunks,
+                   " chunks are damaged; what they named is lost from memory");
 }
 
 Task<Status> StoreRecovery::OpenTier(RecoveryState& state) {
   if (!open_tier_) co_return Status();
-  tier::JournalView journal{journal_.id(), {}, state.journal.mark};
+  tier::JournalView journal{context_.journal.id(), {}, state.journal.mark};
   if (!state.journal.damaged) journal.known = state.journal.devices;
   auto tier = co_await open_tier_(std::move(journal));
   if (!tier) co_return std::move(tier.error());
@@ -507,7 +518,7 @@ Task<Status> StoreRecovery::OpenTier(RecoveryState& state) {
 Task<void> StoreRecovery::TickTier() {
   constexpr std::int64_t kTickUs = 100'000;
   while (recovering_ && !lower_.closed()) {
-    const Status slept = co_await SleepUntil(clock_.Now().PlusUs(kTickUs));
+    const Status slept = co_await SleepUntil(context_.clock.Now().PlusUs(kTickUs));
     CISTERN_ASSERT(slept.ok());
     if (recovering_) lower_->Tick();
   }
@@ -515,13 +526,14 @@ Task<void> StoreRecovery::TickTier() {
 
 Task<void> StoreRecovery::AdmitAll(RecoveryState& state, std::span<const tier::TierEntry> found) {
   for (std::size_t i = 0; i < found.size(); ++i) {
-    if (steps_.Spent()) co_await Yield();
+    if (context_.steps.Spent()) co_await Yield();
     if (i + kAhead < found.size()) {
       const tier::TierEntry& later = found[i + kAhead];
       const auto tree = state.trees.find(later.incarnation);
-      if (tree != state.trees.end()) forest_.PrefetchBucket(catalog::KeyHashOf(tree->second, later.key));
+      if (tree != state.trees.end())
+        context_.forest.PrefetchBucket(catalog::KeyHashOf(tree->second, later.key));
     }
-    steps_.Count(2);
+    context_.steps.Count(2);
     AdmitLower(state, found[i]);
   }
 }
@@ -536,43 +548,43 @@ Task<Status> StoreRecovery::ScanLowerTier(RecoveryState& state) {
 void StoreRecovery::AdmitLower(RecoveryState& state, const tier::TierEntry& found) {
   state.last_lower = std::max({state.last_lower, found.sequence, found.born});
   const auto known = state.trees.find(found.incarnation);
-  const auto refuse = [&] { counters_.recovery_refused.Add(); };
+  const auto refuse = [&] { context_.counters.recovery_refused.Add(); };
   // Each tombstone ended when no medium had anything as old.
   if (found.sequence <= state.journal.ended) {
     ++state.older_records[lower_->DescribeMedium(found.location)];
     return refuse();
   }
   if (state.journal.damaged || known == state.trees.end() ||
-      catalog::Catalog::Expired(found.expiry, catalog_.NowS()))
+      catalog::Catalog::Expired(found.expiry, context_.catalog.NowS()))
     return refuse();
   const catalog::TreeId tree = known->second;
-  const catalog::NamespaceEntry& entry = *catalog_.EntryOf(tree);
+  const catalog::NamespaceEntry& entry = *context_.catalog.EntryOf(tree);
   if (found.group >= entry.groups.size() || entry.groups[found.group].parts() != found.parts ||
       (entry.groups[found.group].body_bytes != 0 &&
        entry.groups[found.group].body_bytes != found.body_bytes) ||
-      catalog_.RecordBytesOf(entry, found.group, found.body_bytes) != found.record_bytes) {
+      context_.catalog.RecordBytesOf(entry, found.group, found.body_bytes) != found.record_bytes) {
     return refuse();
   }
   const catalog::KeyHash key_hash = catalog::KeyHashOf(tree, found.key);
-  catalog::BlockId block = forest_.Find(tree, found.key, key_hash);
+  catalog::BlockId block = context_.forest.Find(tree, found.key, key_hash);
   if (block == catalog::kNoId) {
-    block = catalog_.AddBlock(tree, key_hash, catalog::kNoId);
+    block = context_.catalog.AddBlock(tree, key_hash, catalog::kNoId);
     if (block == catalog::kNoId) return refuse();
     state.parents[block] = RecoveryState::ParentKeyHash(tree, found.parent);
   } else if (state.parents[block] != RecoveryState::ParentKeyHash(tree, found.parent)) {
     return refuse();
   }
-  const auto copy = forest_.See(block, found.group);
+  const auto copy = context_.forest.See(block, found.group);
   if (copy && copy->in_memory) {
-    catalog::Record& r = forest_.record(copy->record);
+    catalog::Record& r = context_.forest.record(copy->record);
     // A record of the same key from another put: their sequences say which of the two was dropped or lost.
     if (r.born != found.born && state.sequences[copy->record] > found.sequence) return refuse();
     if (r.born == found.born && r.in_lower_tier() && state.placed_records[copy->record] > found.sequence) {
       return refuse();
     }
     if (r.born != found.born) {
-      arena::Retire(words_, slots_.arena(), r.place);
-      slots_.Free(r.place);
+      arena::Retire(context_.words, context_.slots.arena(), r.place);
+      context_.slots.Free(r.place);
       r.place = catalog::kNowhere;
       r.born = found.born;
       r.body_bytes = found.body_bytes;
@@ -585,36 +597,36 @@ void StoreRecovery::AdmitLower(RecoveryState& state, const tier::TierEntry& foun
   }
   if (copy && copy->record == catalog::kNoId) {
     if (state.placed[block] > found.sequence) return refuse();
-    forest_.ForgetFolded(block);
+    context_.forest.ForgetFolded(block);
   } else if (copy) {
     if (state.placed_records[copy->record] > found.sequence) return refuse();
-    forest_.RemoveRecord(copy->record);
+    context_.forest.RemoveRecord(copy->record);
   }
   // A block of several groups is not folded: then each of its records knows when it was born.
-  const bool was_folded = forest_.block(block).folded();
+  const bool was_folded = context_.forest.block(block).folded();
   const std::uint64_t other_born = was_folded ? state.born[block] : 0;
   const std::uint64_t other_placed = was_folded ? state.placed[block] : 0;
-  const std::uint16_t other_group = forest_.block(block).group;
-  forest_.PutInLowerTier(block, found.group, static_cast<std::uint8_t>(found.parts - 1), found.body_bytes,
-                         found.expiry, found.location);
+  const std::uint16_t other_group = context_.forest.block(block).group;
+  context_.forest.PutInLowerTier(block, found.group, static_cast<std::uint8_t>(found.parts - 1),
+                                 found.body_bytes, found.expiry, found.location);
   if (was_folded) {
-    const catalog::RecordId other = forest_.FindRecord(block, other_group);
-    forest_.record(other).born = other_born;
+    const catalog::RecordId other = context_.forest.FindRecord(block, other_group);
+    context_.forest.record(other).born = other_born;
     state.placed_records[other] = other_placed;
   }
-  if (forest_.block(block).folded()) {
+  if (context_.forest.block(block).folded()) {
     state.born[block] = found.born;
     state.placed[block] = found.sequence;
   } else {
-    const catalog::RecordId record = forest_.FindRecord(block, found.group);
-    forest_.record(record).born = found.born;
+    const catalog::RecordId record = context_.forest.FindRecord(block, found.group);
+    context_.forest.record(record).born = found.born;
     state.placed_records[record] = found.sequence;
   }
   state.NoteWritten(tree, found);
 }
 
 void StoreRecovery::Adopt(catalog::TreeId tree, const catalog::Forest::Copy& copy) {
-  lower_->Adopt(copy.location, catalog_.RecordBytesOf(tree, copy.group, copy.body_bytes));
+  lower_->Adopt(copy.location, context_.catalog.RecordBytesOf(tree, copy.group, copy.body_bytes));
   lower_.NoteThere(tree, copy.body_bytes);
 }
 

@@ -36,20 +36,7 @@ class StoreRecovery final {
                 residency::Tombstones& tombstones, residency::JournalMarks& journal_marks,
                 residency::LowerRecords& lower_records, Deletions& deletions,
                 residency::OpenTierCall open_tier)
-      : executor_(context.executor),
-        clock_(context.clock),
-        words_(context.words),
-        slots_(context.slots),
-        journal_(context.journal),
-        log_(context.log),
-        options_(context.options),
-        counters_(context.counters),
-        steps_(context.steps),
-        catalog_(context.catalog),
-        forest_(context.catalog.forest()),
-        conversations_(context.catalog.conversations()),
-        namespaces_(context.catalog.namespaces()),
-        sequences_(context.catalog.sequences()),
+      : context_(context),
         lower_(lower),
         residents_(residents),
         write_back_(write_back),
@@ -61,7 +48,7 @@ class StoreRecovery final {
   StoreRecovery(const StoreRecovery&) = delete;
   StoreRecovery& operator=(const StoreRecovery&) = delete;
 
-  Executor& executor() { return executor_; }
+  Executor& executor() { return context_.executor; }
 
   // Awaited once, before any other call to the store.
   Task<Status> Recover();
@@ -97,20 +84,7 @@ class StoreRecovery final {
   void AdmitLower(RecoveryState& state, const tier::TierEntry& found);
   void Adopt(catalog::TreeId tree, const catalog::Forest::Copy& copy);
 
-  Executor& executor_;
-  const Clock& clock_;
-  arena::Words& words_;
-  memory::Slots& slots_;
-  catalog::Journal& journal_;
-  Logger& log_;
-  const catalog::StoreOptions& options_;
-  catalog::StoreCounters& counters_;
-  StepBudget& steps_;
-  catalog::Catalog& catalog_;
-  catalog::Forest& forest_;
-  catalog::Conversations& conversations_;
-  catalog::NamespaceTable& namespaces_;
-  catalog::Sequences& sequences_;
+  const residency::StoreContext& context_;
   residency::LowerTier& lower_;
   residency::Residents& residents_;
   residency::WriteBack& write_back_;

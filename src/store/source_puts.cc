@@ -22,7 +22,7 @@ SourcePut::~SourcePut() {
 
 void SourcePuts::LetGo(catalog::PutIndex put) {
   if (residents_.abandoned()) return;
-  catalog::Put& p = pending_[put];
+  catalog::Put& p = context_.pending[put];
   p.writing = 0;
   if (p.state == catalog::Put::State::kOpen) {
     puts_.End(put, Code::kGone);
@@ -44,29 +44,29 @@ Status SourcePuts::Check(const catalog::NamespaceEntry& entry, const SourceBlock
     return invalid(Text("has ", block.body_bytes, " bytes and in group ", group.name, " blocks have ",
                         group.body_bytes));
   if (block.body_bytes == 0) return invalid("has no bytes");
-  return slots_.CheckBody(block.body_bytes);
+  return context_.slots.CheckBody(block.body_bytes);
 }
 
 std::optional<bool> SourcePuts::Present(catalog::TreeId tree, const SourceBlock& block) {
   bool unsure = false;
-  const catalog::BlockId found = catalog_.Find(tree, block.key, &unsure);
+  const catalog::BlockId found = context_.catalog.Find(tree, block.key, &unsure);
   if (unsure) return std::nullopt;
   if (found == catalog::kNoId) return false;
-  const auto copy = forest_.See(found, block.group);
-  return copy && !catalog::Catalog::Expired(copy->expiry, catalog_.NowS());
+  const auto copy = context_.forest.See(found, block.group);
+  return copy && !catalog::Catalog::Expired(copy->expiry, context_.catalog.NowS());
 }
 
 bool SourcePuts::Here(std::uint32_t slot, const BlockKey& key, std::uint16_t group) {
-  const catalog::TreeId tree = catalog_.TreeOf(slot);
-  if (catalog_.EntryOf(tree) == nullptr) return false;
+  const catalog::TreeId tree = context_.catalog.TreeOf(slot);
+  if (context_.catalog.EntryOf(tree) == nullptr) return false;
   return Present(tree, {.key = key, .group = group}).value_or(false);
 }
 
 Task<Result<SourcePut>> SourcePuts::Begin(std::uint32_t slot, SourceBlock block, Instant deadline) {
-  const catalog::TreeId tree = catalog_.TreeOf(slot);
-  if (sequences_.low()) co_await sequences_.Reserve();
-  if (steps_.Spent()) co_await Yield();
-  const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree);
+  const catalog::TreeId tree = context_.catalog.TreeOf(slot);
+  if (context_.sequences.low()) co_await context_.sequences.Reserve();
+  if (context_.steps.Spent()) co_await Yield();
+  const catalog::NamespaceEntry* entry = context_.catalog.EntryOf(tree);
   if (entry == nullptr) co_return std::unexpected(UnknownNamespace(slot));
   if (Status status = Check(*entry, block); !status.ok()) co_return std::unexpected(std::move(status));
   if (!switches_.on(Switch::kWrites, slot)) co_return Error(Code::kBusy, "put of a source: writes are off");
@@ -77,45 +77,46 @@ Task<Result<SourcePut>> SourcePuts::Begin(std::uint32_t slot, SourceBlock block,
     present = Present(tree, block);
   }
   if (*present) co_return SourcePut();
-  entry = catalog_.EntryOf(tree);
+  entry = context_.catalog.EntryOf(tree);
   if (entry == nullptr) co_return std::unexpected(UnknownNamespace(slot));
-  const std::uint64_t record_bytes = catalog_.RecordBytesOf(*entry, block.group, block.body_bytes);
-  if (!pending_.HasRoom(kSourceOwner, record_bytes)) {
-    counters_.busy.Add();
-    co_return Error(Code::kBusy, Text("put of a source: ", pending_.size(), " puts are pending of ",
-                                      pending_.bound().puts, " that may be"));
+  const std::uint64_t record_bytes = context_.catalog.RecordBytesOf(*entry, block.group, block.body_bytes);
+  if (!context_.pending.HasRoom(kSourceOwner, record_bytes)) {
+    context_.counters.busy.Add();
+    co_return Error(Code::kBusy, Text("put of a source: ", context_.pending.size(), " puts are pending of ",
+                                      context_.pending.bound().puts, " that may be"));
   }
   // The id is this put's alone until its source's comes: it never meets another of the same block.
   const catalog::PutIndex put =
-      pending_.Add({kSourceOwner, tree, block.group, block.key, {~std::uint64_t{0}, ++made_}}, block.parent,
-                   record_bytes, deadline);
-  catalog::Put& p = pending_[put];
+      context_.pending.Add({kSourceOwner, tree, block.group, block.key, {~std::uint64_t{0}, ++made_}},
+                           block.parent, record_bytes, deadline);
+  catalog::Put& p = context_.pending[put];
   p.part_bytes = entry->groups[block.group].part_bytes;
   if (p.part_bytes.empty()) p.part_bytes = {static_cast<std::uint32_t>(block.body_bytes)};
   p.body_bytes = block.body_bytes;
   p.crcs.resize(record::SegmentCount(p.part_bytes));
   p.age = block.age;
-  p.made = catalog_.NextEvent();
-  p.after_drop = forest_.tree(tree)->last_drop;
+  p.made = context_.catalog.NextEvent();
+  p.after_drop = context_.forest.tree(tree)->last_drop;
   p.writing = kLanding;
   p.users = 1;
-  steps_.Count(3);
+  context_.steps.Count(3);
   SourcePut made(*this, put, {});
   const residency::SlotFill fill(residents_);
-  const residency::RoomFor whom{.group = catalog_.GroupOf(tree), .age = block.age};
+  const residency::RoomFor whom{.group = context_.catalog.GroupOf(tree), .age = block.age};
   const auto place = co_await room_.Make(fill, puts_.RecordBytesOf(p), deadline, whom);
   if (!place) co_return std::unexpected(place.error());
   puts_.GiveSlot(put, *place);
-  const catalog::Put& now = pending_[put];
+  const catalog::Put& now = context_.pending[put];
   if (now.state != catalog::Put::State::kOpen)
     co_return Error(now.end == Code::kTooLate ? Code::kTooLate : Code::kMiss,
                     "put of a source: it was dropped or given up");
-  made.body_ = std::span(slots_.arena().slot(now.place), now.body_bytes);
+  made.body_ = std::span(context_.slots.arena().slot(now.place), now.body_bytes);
   co_return std::move(made);
 }
 
 bool SourcePuts::OverQuota(const catalog::Put& put) const {
-  return put.age && options_.quotas.Over(catalog_.GroupOf(put.name.tree), residents_.used(), put.body_bytes);
+  return put.age && context_.options.quotas.Over(context_.catalog.GroupOf(put.name.tree), residents_.used(),
+                                                 put.body_bytes);
 }
 
 Status SourcePuts::TakeFacts(catalog::Put& put, SourceFacts& facts) {
@@ -138,24 +139,26 @@ Status SourcePuts::TakeFacts(catalog::Put& put, SourceFacts& facts) {
 Task<Status> SourcePuts::Finish(SourcePut given, SourceFacts facts, Admission& admission) {
   const SourcePut put = std::move(given);
   const catalog::PutIndex index = put.put_;
-  Status status = TakeFacts(pending_[index], facts);
+  Status status = TakeFacts(context_.pending[index], facts);
   bool refused = !status.ok();
-  if (refused && pending_[index].state == catalog::Put::State::kOpen) puts_.End(index, Code::kInvalid);
-  while (pending_[index].state == catalog::Put::State::kOpen) {
-    if (steps_.Spent()) {
+  if (refused && context_.pending[index].state == catalog::Put::State::kOpen)
+    puts_.End(index, Code::kInvalid);
+  while (context_.pending[index].state == catalog::Put::State::kOpen) {
+    if (context_.steps.Spent()) {
       co_await Yield();
       continue;
     }
     // What follows is one step: nothing is dropped between the look and the publication.
-    catalog::Put& p = pending_[index];
+    catalog::Put& p = context_.pending[index];
     std::uint32_t left = kLookTouches;
     const Admission::Answer answer = admission.Look(&left);
-    steps_.Count(kLookTouches - left);
+    context_.steps.Count(kLookTouches - left);
     if (answer == Admission::Answer::kMore) {
       co_await Yield();
       continue;
     }
-    if (answer == Admission::Answer::kRefuse || catalog::Catalog::Expired(p.expiry, catalog_.NowS())) {
+    if (answer == Admission::Answer::kRefuse ||
+        catalog::Catalog::Expired(p.expiry, context_.catalog.NowS())) {
       refused = true;
       puts_.End(index, Code::kMiss);
       break;
@@ -171,22 +174,23 @@ Task<Status> SourcePuts::Finish(SourcePut given, SourceFacts facts, Admission& a
     p.written = ~std::uint64_t{0} >> (64 - p.part_bytes.size());
     p.writing = 0;
     const residency::Step step = publisher_.TryPublish(index);
-    if (pending_[index].state != catalog::Put::State::kOpen) break;
+    if (context_.pending[index].state != catalog::Put::State::kOpen) break;
     if (step == residency::Step::kWaits) {
       puts_.End(index, Code::kMiss);
       break;
     }
-    pending_[index].written = 0;
-    pending_[index].writing = kLanding;
-    pending_.SetReady(index, false);
+    context_.pending[index].written = 0;
+    context_.pending[index].writing = kLanding;
+    context_.pending.SetReady(index, false);
     co_await Yield();
   }
-  const catalog::Put& ended = pending_[index];
+  const catalog::Put& ended = context_.pending[index];
   if (ended.state == catalog::Put::State::kPublished && publisher_.cascade_waits())
     co_await publisher_.Cascade();
-  if (conversations_.sharing()) co_await ShareUses(executor_, catalog_, steps_);
-  if (pending_[index].state == catalog::Put::State::kPublished) co_return Status();
-  const Code end = pending_[index].end;
+  if (context_.conversations.sharing())
+    co_await ShareUses(context_.executor, context_.catalog, context_.steps);
+  if (context_.pending[index].state == catalog::Put::State::kPublished) co_return Status();
+  const Code end = context_.pending[index].end;
   if (end == Code::kOk || !status.ok()) co_return status;
   co_return Status(end == Code::kGone ? Code::kMiss : end,
                    refused ? "put of a source: a drop covers it, or its time has passed"
@@ -194,27 +198,27 @@ Task<Status> SourcePuts::Finish(SourcePut given, SourceFacts facts, Admission& a
 }
 
 Task<void> SourcePuts::AwaitEnds(std::uint32_t slot) {
-  const catalog::TreeId tree = catalog_.TreeOf(slot);
-  const std::uint64_t begun = conversations_.endings_begun();
-  while (conversations_.IsEnding(tree, begun)) co_await conversations_.ended().Wait();
+  const catalog::TreeId tree = context_.catalog.TreeOf(slot);
+  const std::uint64_t begun = context_.conversations.endings_begun();
+  while (context_.conversations.IsEnding(tree, begun)) co_await context_.conversations.ended().Wait();
 }
 
 Task<std::vector<std::uint32_t>> SourcePuts::BodyBytes(std::uint32_t slot, std::span<const BlockKey> chain) {
   std::vector<std::uint32_t> bytes;
-  const catalog::TreeId tree = catalog_.TreeOf(slot);
+  const catalog::TreeId tree = context_.catalog.TreeOf(slot);
   for (const BlockKey& key : chain) {
-    if (steps_.Spent()) co_await Yield();
-    const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree);
+    if (context_.steps.Spent()) co_await Yield();
+    const catalog::NamespaceEntry* entry = context_.catalog.EntryOf(tree);
     if (entry == nullptr) co_return std::vector<std::uint32_t>();
     // Mostly all groups have a fixed size, and no block is looked up.
     if (std::ranges::none_of(entry->groups, [](const auto& group) { return group.part_bytes.empty(); }))
       co_return bytes;
-    const catalog::BlockId block = catalog_.Find(tree, key);
+    const catalog::BlockId block = context_.catalog.Find(tree, key);
     for (std::uint16_t g = 0; g < entry->groups.size(); ++g) {
       if (!entry->groups[g].part_bytes.empty()) continue;
-      const auto copy = block == catalog::kNoId ? std::nullopt : forest_.See(block, g);
+      const auto copy = block == catalog::kNoId ? std::nullopt : context_.forest.See(block, g);
       bytes.push_back(copy ? copy->body_bytes : 0);
-      steps_.Count();
+      context_.steps.Count();
     }
   }
   co_return bytes;

@@ -101,16 +101,7 @@ class SourcePuts final {
  public:
   SourcePuts(const residency::StoreContext& context, residency::Residents& residents, residency::Room& room,
              OpenPuts& puts, Deletions& deletions, Publisher& publisher, const Switches& switches)
-      : executor_(context.executor),
-        slots_(context.slots),
-        options_(context.options),
-        counters_(context.counters),
-        steps_(context.steps),
-        catalog_(context.catalog),
-        forest_(context.catalog.forest()),
-        pending_(context.catalog.pending()),
-        conversations_(context.catalog.conversations()),
-        sequences_(context.catalog.sequences()),
+      : context_(context),
         residents_(residents),
         room_(room),
         puts_(puts),
@@ -120,7 +111,7 @@ class SourcePuts final {
   SourcePuts(const SourcePuts&) = delete;
   SourcePuts& operator=(const SourcePuts&) = delete;
 
-  Executor& executor() { return executor_; }
+  Executor& executor() { return context_.executor; }
 
   // A put with a slot, until the deadline; not wanted() where the block is here. kBusy: past a bound of
   // pending puts or of memory; kMiss: the namespace is gone; kInvalid: no block of it looks so; kTooLate.
@@ -137,10 +128,10 @@ class SourcePuts final {
   Task<void> AwaitEnds(std::uint32_t slot);
   // As Conversations::UsersOf.
   std::optional<std::vector<std::uint64_t>> NotesOf(std::uint32_t slot, const BlockKey& key) const {
-    return conversations_.UsersOf(catalog_.TreeOf(slot), key);
+    return context_.conversations.UsersOf(context_.catalog.TreeOf(slot), key);
   }
   // The count of seconds that SourceFacts::asked_at_s is on.
-  std::uint64_t NowS() { return catalog_.NowS(); }
+  std::uint64_t NowS() { return context_.catalog.NowS(); }
   // Of each block of a chain, the body bytes in each group without a fixed size, in order; of the first
   // `most` that are in any tier.
   Task<std::vector<std::uint32_t>> BodyBytes(std::uint32_t slot, std::span<const BlockKey> chain);
@@ -155,16 +146,7 @@ class SourcePuts final {
   Status TakeFacts(catalog::Put& put, SourceFacts& facts);
   void LetGo(catalog::PutIndex put);
 
-  Executor& executor_;
-  memory::Slots& slots_;
-  const catalog::StoreOptions& options_;
-  catalog::StoreCounters& counters_;
-  StepBudget& steps_;
-  catalog::Catalog& catalog_;
-  catalog::Forest& forest_;
-  catalog::PendingPuts& pending_;
-  catalog::Conversations& conversations_;
-  catalog::Sequences& sequences_;
+  const residency::StoreContext& context_;
   residency::Residents& residents_;
   residency::Room& room_;
   OpenPuts& puts_;

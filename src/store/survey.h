@@ -37,15 +37,11 @@ class Survey final {
   using Uses = std::shared_ptr<const std::vector<NamespaceUse>>;  // by slot number
 
   Survey(const residency::StoreContext& context, const Namespaces& namespaces)
-      : executor_(context.executor),
-        clock_(context.clock),
-        steps_(context.steps),
-        catalog_(context.catalog),
-        namespaces_(namespaces) {}
+      : context_(context), namespaces_(namespaces) {}
   Survey(const Survey&) = delete;
   Survey& operator=(const Survey&) = delete;
 
-  Executor& executor() { return executor_; }
+  Executor& executor() { return context_.executor; }
 
   // All namespaces. Who asks while a walk is under way gets that one's result. Blocks that come, move or go
   // meanwhile count as the walk meets them.
@@ -58,10 +54,7 @@ class Survey final {
   // Touches that it cost.
   std::uint32_t CountBlock(const catalog::Block& block, NamespaceUse& use) const;
 
-  Executor& executor_;
-  const Clock& clock_;
-  StepBudget& steps_;
-  catalog::Catalog& catalog_;
+  const residency::StoreContext& context_;
   const Namespaces& namespaces_;
   Uses last_;
   bool walking_ = false;

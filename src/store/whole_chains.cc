@@ -16,15 +16,12 @@ constexpr std::size_t kKeysAStep = kStepBytes / sizeof(BlockKey);
 
 WholeChains::WholeChains(const residency::StoreContext& context, residency::Residents& residents,
                          residency::Fetcher& fetcher, WalkOrder order)
-    : executor_(context.executor),
-      steps_(context.steps),
-      catalog_(context.catalog),
-      forest_(context.catalog.forest()),
+    : context_(context),
       residents_(residents),
       fetcher_(fetcher),
       order_(std::move(order)),
-      marks_(forest_.block_end()),
-      next_(forest_.block_end()) {
+      marks_(context.forest.block_end()),
+      next_(context.forest.block_end()) {
   // What is asked for by its time of use comes in one helping.
   if (of_a_window() || order_.fresh) helping_ = kHelpings.size() - 1;
   if (!order_.fresh) return;
@@ -42,15 +39,16 @@ WholeChains::~WholeChains() {
 }
 
 std::optional<catalog::Forest::Copy> WholeChains::See(catalog::BlockId block) const {
-  const catalog::Block& b = forest_.block(block);
+  const catalog::Block& b = context_.forest.block(block);
   if (!b.has_key() || b.is(catalog::Block::kCut)) return std::nullopt;
-  const catalog::IncarnationTree* tree = forest_.tree(b.tree);
-  const catalog::NamespaceEntry* entry = tree == nullptr ? nullptr : catalog_.EntryOf(b.tree);
+  const catalog::IncarnationTree* tree = context_.forest.tree(b.tree);
+  const catalog::NamespaceEntry* entry = tree == nullptr ? nullptr : context_.catalog.EntryOf(b.tree);
   if (entry == nullptr || entry->first_full == catalog::kNoGroup || tree->slot >= order_.wanted.size() ||
       !order_.wanted[tree->slot])
     return std::nullopt;
-  const std::optional<catalog::Forest::Copy> copy = forest_.See(block, entry->first_full);
-  if (!copy || (!copy->in_memory && !lower_) || catalog::Catalog::Expired(copy->expiry, catalog_.NowS()))
+  const std::optional<catalog::Forest::Copy> copy = context_.forest.See(block, entry->first_full);
+  if (!copy || (!copy->in_memory && !lower_) ||
+      catalog::Catalog::Expired(copy->expiry, context_.catalog.NowS()))
     return std::nullopt;
   return copy;
 }
@@ -69,7 +67,7 @@ std::uint32_t WholeChains::AgeOf(const catalog::Forest::Copy& copy, bool fetched
 
 bool WholeChains::Due(const catalog::Forest::Copy& copy) const {
   const policy::Order& order = residents_.order();
-  if (copy.in_memory && !order_.taken && forest_.record(copy.record).is(catalog::Record::kTaken))
+  if (copy.in_memory && !order_.taken && context_.forest.record(copy.record).is(catalog::Record::kTaken))
     return false;
   if (of_a_window()) {
     if (!copy.in_memory || !order.Contains(copy.record)) return false;
@@ -85,20 +83,20 @@ catalog::BlockId WholeChains::TakeNext() {
   while (!fresh_.empty()) {
     const catalog::RecordHandle handle = fresh_.back();
     fresh_.pop_back();
-    steps_.Count();
-    if (catalog_.Lives(handle)) return forest_.record(handle.record).block;
-    if (steps_.Spent()) return catalog::kNoId;
+    context_.steps.Count();
+    if (context_.catalog.Lives(handle)) return context_.forest.record(handle.record).block;
+    if (context_.steps.Spent()) return catalog::kNoId;
   }
   return next_ == 0 ? catalog::kNoId : --next_;
 }
 
 bool WholeChains::TakeFresh(catalog::BlockId block) {
-  const catalog::Block& b = forest_.block(block);
+  const catalog::Block& b = context_.forest.block(block);
   if (!b.has_key() || b.folded()) return false;
   bool fresh = all_fresh_;
-  for (catalog::RecordId id = b.first_record; id != catalog::kNoId; id = forest_.record(id).next) {
-    steps_.Count();
-    catalog::Record& r = forest_.record(id);
+  for (catalog::RecordId id = b.first_record; id != catalog::kNoId; id = context_.forest.record(id).next) {
+    context_.steps.Count();
+    catalog::Record& r = context_.forest.record(id);
     fresh = fresh || r.is(catalog::Record::kFresh);
     r.flags &= static_cast<std::uint8_t>(~catalog::Record::kFresh);
   }
@@ -106,8 +104,9 @@ bool WholeChains::TakeFresh(catalog::BlockId block) {
 }
 
 void WholeChains::NoteFresh(catalog::BlockId block) {
-  const std::optional<catalog::Forest::Copy> copy = block < forest_.block_end() ? See(block) : std::nullopt;
-  if (copy && copy->in_memory) residents_.fresh().Note(copy->record, forest_.record(copy->record));
+  const std::optional<catalog::Forest::Copy> copy =
+      block < context_.forest.block_end() ? See(block) : std::nullopt;
+  if (copy && copy->in_memory) residents_.fresh().Note(copy->record, context_.forest.record(copy->record));
 }
 
 Task<bool> WholeChains::BeginNext() {
@@ -122,8 +121,8 @@ Task<bool> WholeChains::BeginNext() {
   if (!order_.lower_tier || std::exchange(lower_, true)) co_return false;
   rounds_ = 1;
   for (std::size_t block = 0; block < marks_.size(); ++block) {
-    if (steps_.Spent()) co_await Yield();
-    steps_.Count();
+    if (context_.steps.Spent()) co_await Yield();
+    context_.steps.Count();
     if (marks_[block] == kNotWhole) marks_[block] = kNew;
   }
   co_return true;
@@ -131,9 +130,9 @@ Task<bool> WholeChains::BeginNext() {
 
 Task<std::optional<WholeChain>> WholeChains::Next() {
   for (;;) {
-    if (lower_ && executor_.Now() >= order_.deadline) co_return std::nullopt;
+    if (lower_ && context_.executor.Now() >= order_.deadline) co_return std::nullopt;
     if (!unfinished_) {
-      if (steps_.Spent()) co_await Yield();
+      if (context_.steps.Spent()) co_await Yield();
       const catalog::BlockId block = TakeNext();
       if (block == catalog::kNoId && !fresh_.empty()) continue;
       if (block == catalog::kNoId) {
@@ -141,13 +140,13 @@ Task<std::optional<WholeChain>> WholeChains::Next() {
         if (!more) co_return std::nullopt;
         continue;
       }
-      steps_.Count();
-      if (block >= forest_.block_end()) continue;
+      context_.steps.Count();
+      if (block >= context_.forest.block_end()) continue;
       if (order_.fresh && !TakeFresh(block)) continue;
       if (block < marks_.size() && marks_[block] != kNew) continue;
       const std::optional<catalog::Forest::Copy> copy = See(block);
       if (!copy || !Due(*copy)) continue;
-      steps_.Count(2);
+      context_.steps.Count(2);
       std::vector<Climbed> climbed = co_await Climb(block);
       if (climbed.empty() && order_.fresh && std::exchange(changed_, false)) NoteFresh(block);
       if (climbed.empty()) continue;
@@ -166,41 +165,41 @@ Task<std::vector<WholeChains::Climbed>> WholeChains::Climb(catalog::BlockId bloc
   std::vector<Climbed> climbed;
   catalog::BlockId at = block;
   while (climbed.size() < kMostBlocks) {
-    if (steps_.Spent()) {
-      const catalog::KeyHash key_hash = forest_.block(at).key_hash();
+    if (context_.steps.Spent()) {
+      const catalog::KeyHash key_hash = context_.forest.block(at).key_hash();
       co_await Yield();
       // Its id may be another block's by now.
-      if (at >= forest_.block_end() || forest_.block(at).key_hash() != key_hash) {
+      if (at >= context_.forest.block_end() || context_.forest.block(at).key_hash() != key_hash) {
         changed_ = true;
         co_return std::vector<Climbed>();
       }
     }
-    steps_.Count(2);
+    context_.steps.Count(2);
     if (!See(at)) break;
-    const catalog::Block& b = forest_.block(at);
+    const catalog::Block& b = context_.forest.block(at);
     climbed.push_back({.block = at, .key_hash = b.key_hash()});
-    if (b.parent == catalog::kNoId || forest_.block(b.parent).is(catalog::Block::kHome)) break;
-    if (forest_.block(b.parent).is(catalog::Block::kRoot)) co_return climbed;
+    if (b.parent == catalog::kNoId || context_.forest.block(b.parent).is(catalog::Block::kHome)) break;
+    if (context_.forest.block(b.parent).is(catalog::Block::kRoot)) co_return climbed;
     at = b.parent;
   }
   // What stands on a block that is not there is worth nothing elsewhere.
   for (std::size_t i = 0; i < climbed.size(); ++i) {
-    if (steps_.Spent()) co_await Yield();
-    steps_.Count();
+    if (context_.steps.Spent()) co_await Yield();
+    context_.steps.Count();
     if (climbed[i].block < marks_.size()) marks_[climbed[i].block] = kNotWhole;
   }
   co_return std::vector<Climbed>();
 }
 
 bool WholeChains::BeginsBranch(catalog::BlockId block) {
-  const catalog::BlockId parent = forest_.block(block).parent;
-  const bool has_parent = !forest_.block(parent).is(catalog::Block::kRoot);
+  const catalog::BlockId parent = context_.forest.block(block).parent;
+  const bool has_parent = !context_.forest.block(parent).is(catalog::Block::kRoot);
   std::size_t siblings = 0;
-  for (catalog::BlockId child = forest_.block(parent).first_child;
+  for (catalog::BlockId child = context_.forest.block(parent).first_child;
        has_parent && child != catalog::kNoId && siblings < policy::kManyChildren;
-       child = forest_.block(child).next_sibling)
+       child = context_.forest.block(child).next_sibling)
     ++siblings;
-  steps_.Count(static_cast<std::uint32_t>(siblings));
+  context_.steps.Count(static_cast<std::uint32_t>(siblings));
   return policy::BeginsBranch(has_parent, siblings);
 }
 
@@ -217,21 +216,22 @@ Task<bool> WholeChains::LearnKeys() {
     if (!IsStill(of.climbed[at])) break;
     const std::optional<catalog::Forest::Copy> copy = See(of.climbed[at].block);
     if (!copy) break;
-    const catalog::RecordId record = forest_.Take(of.climbed[at].block, copy->group);
-    steps_.Count(3);
+    const catalog::RecordId record = context_.forest.Take(of.climbed[at].block, copy->group);
+    context_.steps.Count(3);
     bytes += copy->body_bytes;
-    of.climbed[at].key = forest_.record(record).key;
+    of.climbed[at].key = context_.forest.record(record).key;
     if (!of.climbed[at].key.none()) continue;
     of.climbed[at].fetched = true;
     fetcher_.DecidePromotion(record);
-    residency::RecordReference reference(residents_, catalog_.HandleOf(record));
+    residency::RecordReference reference(residents_, context_.catalog.HandleOf(record));
     asked.push_back({at, std::move(reference), fetcher_.Start(record)});
   }
   for (Asked& one : asked) {
     const Status ended = co_await one.fetch->done.Wait(order_.deadline);
     const catalog::RecordHandle handle = one.reference.handle();
     // It may have come by another way, whatever became of the fetch.
-    if (ended.ok() && catalog_.Lives(handle)) of.climbed[one.at].key = forest_.record(handle.record).key;
+    if (ended.ok() && context_.catalog.Lives(handle))
+      of.climbed[one.at].key = context_.forest.record(handle.record).key;
     one.reference.Drop(residency::Residents::Used::kNo);
   }
   of.bytes += bytes;
@@ -263,30 +263,30 @@ Task<std::optional<WholeChain>> WholeChains::Collect() {
   WholeChain& chain = of.chain;
   chain.keys.reserve(of.climbed.size());
   while (of.left > 0) {
-    if (steps_.Spent()) co_await Yield();
-    steps_.Count(2);
+    if (context_.steps.Spent()) co_await Yield();
+    context_.steps.Count(2);
     Climbed& at = of.climbed[of.left - 1];
     const catalog::BlockId block = at.block;
     // It has changed meanwhile.
     std::optional<catalog::Forest::Copy> copy = IsStill(at) ? See(block) : std::nullopt;
-    if (copy && copy->in_memory) at.key = forest_.record(copy->record).key;
+    if (copy && copy->in_memory) at.key = context_.forest.record(copy->record).key;
     if (const auto known = shared_keys_.find(block); copy && at.key.none() && known != shared_keys_.end())
       at.key = known->second;
     if (copy && at.key.none()) {
       const bool learned = co_await LearnKeys();
       copy = learned && IsStill(at) ? See(block) : std::nullopt;
     }
-    if (!copy || (of.parent != catalog::kNoId && forest_.block(block).parent != of.parent))
+    if (!copy || (of.parent != catalog::kNoId && context_.forest.block(block).parent != of.parent))
       co_return std::nullopt;
-    const catalog::Block& b = forest_.block(block);
+    const catalog::Block& b = context_.forest.block(block);
     if (catalog::KeyHashOf(b.tree, at.key) != at.key_hash) co_return std::nullopt;
     if (chain.keys.empty()) {
-      const catalog::IncarnationTree& tree = *forest_.tree(b.tree);
+      const catalog::IncarnationTree& tree = *context_.forest.tree(b.tree);
       chain.slot = tree.slot;
       chain.incarnation = tree.incarnation;
     }
-    const bool shared =
-        b.first_child != catalog::kNoId && forest_.block(b.first_child).next_sibling != catalog::kNoId;
+    const bool shared = b.first_child != catalog::kNoId &&
+                        context_.forest.block(b.first_child).next_sibling != catalog::kNoId;
     if (lower_ && shared && shared_keys_.size() < kSharedKeys) shared_keys_[block] = at.key;
     if (BeginsBranch(block)) chain.branches.push_back(chain.keys.size());
     chain.keys.push_back(at.key);
@@ -303,8 +303,8 @@ Task<std::optional<WholeChain>> WholeChains::Collect() {
     }
   }
   for (std::size_t i = 0; i < chain.blocks.size(); ++i) {
-    if (steps_.Spent()) co_await Yield();
-    steps_.Count();
+    if (context_.steps.Spent()) co_await Yield();
+    context_.steps.Count();
     const catalog::BlockId block = chain.blocks[i].id;
     if (block < marks_.size()) marks_[block] = kCame;
   }
@@ -315,7 +315,7 @@ void WholeChains::MarkCame(const std::vector<WholeChain::Block>& blocks) {
   for (const WholeChain::Block& block : blocks) {
     if (block.id < marks_.size()) marks_[block.id] = kCame;
   }
-  steps_.Count(static_cast<std::uint32_t>(blocks.size()) / 8 + 1);
+  context_.steps.Count(static_cast<std::uint32_t>(blocks.size()) / 8 + 1);
 }
 
 void WholeChains::NoteGiven(const WholeChain& chain, std::size_t begin, std::size_t end) {
@@ -323,16 +323,16 @@ void WholeChains::NoteGiven(const WholeChain& chain, std::size_t begin, std::siz
     const catalog::BlockId block = chain.blocks[at - chain.first].id;
     if (block < marks_.size()) marks_[block] = kGiven;
   }
-  steps_.Count(static_cast<std::uint32_t>(end - begin) / 8 + 1);
+  context_.steps.Count(static_cast<std::uint32_t>(end - begin) / 8 + 1);
 }
 
 Task<std::uint64_t> WholeChains::CountLeft() {
   std::uint64_t left = 0;
-  for (catalog::BlockId block = 0; block < forest_.block_end(); ++block) {
-    if (steps_.Spent()) co_await Yield();
-    steps_.Count();
+  for (catalog::BlockId block = 0; block < context_.forest.block_end(); ++block) {
+    if (context_.steps.Spent()) co_await Yield();
+    context_.steps.Count();
     if (block < marks_.size() && marks_[block] == kGiven) continue;
-    const catalog::Block& b = forest_.block(block);
+    const catalog::Block& b = context_.forest.block(block);
     if (!b.has_key() || b.is(catalog::Block::kCut)) continue;
     if (order_.lower_tier) {
       left += b.placeholder() ? 0 : 1;
@@ -341,9 +341,9 @@ Task<std::uint64_t> WholeChains::CountLeft() {
     if (b.folded()) continue;
     bool alone = false;
     for (catalog::RecordId record = b.first_record; record != catalog::kNoId && !alone;
-         record = forest_.record(record).next) {
-      steps_.Count();
-      alone = forest_.record(record).in_memory() && !forest_.record(record).in_lower_tier();
+         record = context_.forest.record(record).next) {
+      context_.steps.Count();
+      alone = context_.forest.record(record).in_memory() && !context_.forest.record(record).in_lower_tier();
     }
     left += alone ? 1 : 0;
   }

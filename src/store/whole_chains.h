@@ -64,7 +64,7 @@ class WholeChains final {
   WholeChains(const WholeChains&) = delete;
   WholeChains& operator=(const WholeChains&) = delete;
 
-  Executor& executor() { return executor_; }
+  Executor& executor() { return context_.executor; }
 
   // None: all have come.
   Task<std::optional<WholeChain>> Next();
@@ -120,17 +120,15 @@ class WholeChains final {
   Task<WholeChain> TakePiece();
   void MarkCame(const std::vector<WholeChain::Block>& blocks);
   bool IsStill(const Climbed& climbed) const {
-    return climbed.block < forest_.block_end() && forest_.block(climbed.block).key_hash() == climbed.key_hash;
+    return climbed.block < context_.forest.block_end() &&
+           context_.forest.block(climbed.block).key_hash() == climbed.key_hash;
   }
   bool BeginsBranch(catalog::BlockId block);
   bool HasCome(catalog::BlockId block) const {
     return block < marks_.size() && (marks_[block] == kCame || marks_[block] == kGiven);
   }
 
-  Executor& executor_;
-  StepBudget& steps_;
-  catalog::Catalog& catalog_;
-  catalog::Forest& forest_;
+  const residency::StoreContext& context_;
   residency::Residents& residents_;
   residency::Fetcher& fetcher_;
   const WalkOrder order_;

@@ -45,35 +45,35 @@ Task<std::vector<PartOutcome>> Writer::Write(catalog::Caller caller, std::uint32
                                              CallStations* stations) {
   std::vector<PartJob> jobs;
   jobs.reserve(parts.size());  // the task that copies a part keeps its job's address
-  WriteCall call{.tree = catalog_.TreeOf(slot), .slot = slot, .deadline = deadline};
+  WriteCall call{.tree = context_.catalog.TreeOf(slot), .slot = slot, .deadline = deadline};
   std::uint64_t bytes = 0;
   for (const PartWrite& part : parts) {
-    steps_.Count();
-    if (steps_.Spent()) co_await Yield();
+    context_.steps.Count();
+    if (context_.steps.Spent()) co_await Yield();
     bytes += part.from.size();
   }
-  const bool by_core = bytes <= options_.core_copy_bytes;
-  if (sequences_.low()) {
+  const bool by_core = bytes <= context_.options.core_copy_bytes;
+  if (context_.sequences.low()) {
     const AtStation at(stations, Station::kJournal);
-    co_await sequences_.Reserve();
+    co_await context_.sequences.Reserve();
   }
   residents_.NoteTime();
   for (PartWrite& part : parts) {
     PartJob& job = jobs.emplace_back();
     job.part = std::move(part);
-    if (steps_.Spent()) co_await Yield();
+    if (context_.steps.Spent()) co_await Yield();
     if (prompts_.AwaitsWrite(call.tree, job.part.key)) co_await prompts_.TakeIn(call.tree, job.part.key);
     if (MayJoin(call, job) && JoinPut(caller, call, job) == residency::Step::kWaits) {
       const AtStation at(stations, Station::kRemoval);
       co_await JoinWhenSure(caller, call, job);
     }
     const residency::SlotFill fill(residents_);
-    if (job.put != catalog::kNoId && !pending_[job.put].has_slot &&
-        pending_[job.put].state == catalog::Put::State::kOpen) {
+    if (job.put != catalog::kNoId && !context_.pending[job.put].has_slot &&
+        context_.pending[job.put].state == catalog::Put::State::kOpen) {
       Result<arena::Place> place = Error(Status(Code::kBusy));
       // What counts for a quota asks it first.
-      if (catalog_.GroupOf(pending_[job.put].name.tree) == 0)
-        place = slots_.Allocate(puts_.RecordBytesOf(pending_[job.put]), caller.memory_node);
+      if (context_.catalog.GroupOf(context_.pending[job.put].name.tree) == 0)
+        place = context_.slots.Allocate(puts_.RecordBytesOf(context_.pending[job.put]), caller.memory_node);
       if (place) {
         puts_.GiveSlot(job.put, *place);
       } else {
@@ -95,8 +95,8 @@ Task<std::vector<PartOutcome>> Writer::Write(catalog::Caller caller, std::uint32
   const residency::SlotFill committing(residents_);
   for (PartJob& job : jobs) {
     if (by_core) break;
-    steps_.Count();
-    if (steps_.Spent()) co_await Yield();
+    context_.steps.Count();
+    if (context_.steps.Spent()) co_await Yield();
     if (!job.copies) continue;
     {
       const AtStation at(job.copying.done() ? nullptr : stations, Station::kMover);
@@ -105,12 +105,13 @@ Task<std::vector<PartOutcome>> Writer::Write(catalog::Caller caller, std::uint32
     co_await Finish(call, job);
   }
   if (publisher_.cascade_waits()) co_await publisher_.Cascade();
-  if (conversations_.sharing()) co_await ShareUses(executor_, catalog_, steps_);
+  if (context_.conversations.sharing())
+    co_await ShareUses(context_.executor, context_.catalog, context_.steps);
   std::vector<PartOutcome> outcomes;
   outcomes.reserve(jobs.size());
   for (PartJob& job : jobs) {
-    steps_.Count();
-    if (steps_.Spent()) co_await Yield();
+    context_.steps.Count();
+    if (context_.steps.Spent()) co_await Yield();
     Outcome(job);
     outcomes.push_back(std::move(job.outcome));
   }
@@ -119,45 +120,46 @@ Task<std::vector<PartOutcome>> Writer::Write(catalog::Caller caller, std::uint32
 
 Task<Result<std::uint32_t>> Writer::EndHeld(catalog::Caller caller, std::uint32_t slot,
                                             std::span<const PutId> puts, bool publish) {
-  const catalog::TreeId tree = catalog_.TreeOf(slot);
+  const catalog::TreeId tree = context_.catalog.TreeOf(slot);
   std::uint32_t ended = 0;
   bool mine = false, foreign = false;
   std::vector<catalog::PutIndex> found;
   for (const PutId& id : puts) {
     found.clear();
     for (;;) {
-      if (steps_.Spent()) co_await Yield();
-      steps_.Count();
+      if (context_.steps.Spent()) co_await Yield();
+      context_.steps.Count();
       // The search goes on from the last put found that is still in the order.
       std::size_t last = found.size();
-      while (last > 0 && pending_[found[last - 1]].state != catalog::Put::State::kOpen) --last;
+      while (last > 0 && context_.pending[found[last - 1]].state != catalog::Put::State::kOpen) --last;
       const catalog::PutIndex put =
-          pending_.NextNumbered(tree, id, last > 0 ? found[last - 1] : catalog::kNoId);
+          context_.pending.NextNumbered(tree, id, last > 0 ? found[last - 1] : catalog::kNoId);
       if (put == catalog::kNoId) break;
-      ++pending_[put].users;
+      ++context_.pending[put].users;
       found.push_back(put);
     }
     for (catalog::PutIndex put : found) {
-      if (steps_.Spent()) co_await Yield();
-      const bool open = pending_[put].state == catalog::Put::State::kOpen;
-      if (pending_[put].name.owner != caller.owner) {
+      if (context_.steps.Spent()) co_await Yield();
+      const bool open = context_.pending[put].state == catalog::Put::State::kOpen;
+      if (context_.pending[put].name.owner != caller.owner) {
         foreign = true;
       } else if (mine = true; open && !publish) {
         puts_.End(put, Code::kGone);
         ++ended;
       } else if (open) {
-        pending_[put].held = false;
-        while (pending_[put].state == catalog::Put::State::kOpen &&
+        context_.pending[put].held = false;
+        while (context_.pending[put].state == catalog::Put::State::kOpen &&
                publisher_.TryPublish(put) == residency::Step::kSpent)
           co_await Yield();
-        const catalog::Put& p = pending_[put];
+        const catalog::Put& p = context_.pending[put];
         ended += p.state != catalog::Put::State::kEnded || p.end == Code::kOk;
       }
       puts_.Leave(put);
     }
   }
   if (publisher_.cascade_waits()) co_await publisher_.Cascade();
-  if (conversations_.sharing()) co_await ShareUses(executor_, catalog_, steps_);
+  if (context_.conversations.sharing())
+    co_await ShareUses(context_.executor, context_.catalog, context_.steps);
   if (!mine && foreign) {
     co_return Error(Code::kDenied,
                     "put: is another owner's; only sessions of its owner publish or abandon it");
@@ -197,23 +199,23 @@ Status Writer::CheckPart(const catalog::NamespaceEntry& entry, const PartWrite& 
     return invalid(Text("part ", part.part, " comes with ", part.checksums.size(), " checksums and has ",
                         record::SegmentsOfPart(part.from.size()), " segments"));
   }
-  return slots_.CheckBody(group.part_bytes.empty() ? part.from.size() : group.body_bytes);
+  return context_.slots.CheckBody(group.part_bytes.empty() ? part.from.size() : group.body_bytes);
 }
 
 // An owner's first always does: whether there is room is then for eviction to say.
 bool Writer::LeavesMemory(const OwnerToken& owner, std::uint64_t record_bytes) const {
-  const std::uint64_t mine = pending_.Of(owner).bytes;
-  const std::uint64_t kept = residents_.referenced_bytes() + pending_.bytes();
-  return mine == 0 || policy::MayTake(slots_.bytes(), kept, mine, record_bytes);
+  const std::uint64_t mine = context_.pending.Of(owner).bytes;
+  const std::uint64_t kept = residents_.referenced_bytes() + context_.pending.bytes();
+  return mine == 0 || policy::MayTake(context_.slots.bytes(), kept, mine, record_bytes);
 }
 
 std::string Writer::PendingFull(const OwnerToken& owner) const {
-  const catalog::PendingBound& bound = pending_.bound();
-  const catalog::PendingPuts::Share share = pending_.Of(owner);
-  return Text("write: ", pending_.size(), " puts of ", pending_.bytes(), " bytes are pending, ", share.puts,
-              " of ", share.bytes, " this owner's; ", bound.puts, " of ", bound.bytes,
-              " may be (and leases keep ", residents_.referenced_bytes(), " of ", slots_.bytes(),
-              " bytes of memory), and of an owner ", policy::kShare,
+  const catalog::PendingBound& bound = context_.pending.bound();
+  const catalog::PendingPuts::Share share = context_.pending.Of(owner);
+  return Text("write: ", context_.pending.size(), " puts of ", context_.pending.bytes(),
+              " bytes are pending, ", share.puts, " of ", share.bytes, " this owner's; ", bound.puts, " of ",
+              bound.bytes, " may be (and leases keep ", residents_.referenced_bytes(), " of ",
+              context_.slots.bytes(), " bytes of memory), and of an owner ", policy::kShare,
               " times what is left; publish or abandon some, or give the node more memory");
 }
 
@@ -225,11 +227,11 @@ policy::Standing Writer::StandingOf(WriteCall& call, const PartWrite& part) {
     above = call.last_standing;
   } else if (!part.parent.none()) {
     const catalog::KeyHash parent = catalog::KeyHashOf(call.tree, part.parent);
-    const catalog::BlockId block = forest_.Find(call.tree, part.parent, parent);
+    const catalog::BlockId block = context_.forest.Find(call.tree, part.parent, parent);
     above = residents_.StandingOf(block);
     if (!above.told) {
-      const catalog::PutIndex put = pending_.NextOf(call.tree, parent, catalog::kNoId);
-      if (put != catalog::kNoId) above = pending_[put].standing;
+      const catalog::PutIndex put = context_.pending.NextOf(call.tree, parent, catalog::kNoId);
+      if (put != catalog::kNoId) above = context_.pending[put].standing;
     }
   }
   call.last = part.key;
@@ -240,41 +242,42 @@ policy::Standing Writer::StandingOf(WriteCall& call, const PartWrite& part) {
 residency::Step Writer::JoinPut(const catalog::Caller& caller, WriteCall& call, PartJob& job) {
   const PartWrite& part = job.part;
   const catalog::TreeId tree = call.tree;
-  const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree);
+  const catalog::NamespaceEntry* entry = context_.catalog.EntryOf(tree);
   if (entry == nullptr) {
     job.outcome.status = Status(Code::kMiss, "write: the namespace was dropped meanwhile");
     return residency::Step::kDone;
   }
   bool unsure = false;
-  const catalog::BlockId block = catalog_.Find(tree, part.key, &unsure);
+  const catalog::BlockId block = context_.catalog.Find(tree, part.key, &unsure);
   if (unsure) return residency::Step::kWaits;
-  const std::uint64_t now_s = catalog_.NowS();
+  const std::uint64_t now_s = context_.catalog.NowS();
   if (block != catalog::kNoId) {
-    const auto copy = forest_.See(block, part.group);
+    const auto copy = context_.forest.See(block, part.group);
     if (copy && catalog::Catalog::Expired(copy->expiry, now_s)) {
       deletions_.Cut(block, residency::LossReason::kExpired);
     } else if (copy) {
-      counters_.present.Add();
+      context_.counters.present.Add();
       if (lower_.present()) uses_.UseBlock(block);
-      if (part.conversation != 0) conversations_.Uses(tree, part.key, part.conversation);
+      if (part.conversation != 0) context_.conversations.Uses(tree, part.key, part.conversation);
       job.outcome.state = PartOutcome::State::kPresent;
       return residency::Step::kDone;
     }
   }
   const catalog::PutName name{caller.owner, tree, part.group, part.key, part.put_id};
-  steps_.Count();
-  catalog::PutIndex put = pending_.Find(name);
+  context_.steps.Count();
+  catalog::PutIndex put = context_.pending.Find(name);
   const catalog::Group& group = entry->groups[part.group];
   if (put == catalog::kNoId) {
     const std::uint64_t body_bytes = group.part_bytes.empty() ? part.from.size() : group.body_bytes;
-    const std::uint64_t record_bytes = catalog_.RecordBytesOf(*entry, part.group, body_bytes);
-    if (!pending_.HasRoom(caller.owner, record_bytes) || !LeavesMemory(caller.owner, record_bytes)) {
-      counters_.busy.Add();
+    const std::uint64_t record_bytes = context_.catalog.RecordBytesOf(*entry, part.group, body_bytes);
+    if (!context_.pending.HasRoom(caller.owner, record_bytes) || !LeavesMemory(caller.owner, record_bytes)) {
+      context_.counters.busy.Add();
       job.outcome.status = Status(Code::kBusy, PendingFull(caller.owner));
       return residency::Step::kDone;
     }
-    put = pending_.Add(name, part.parent, record_bytes, clock_.Now().PlusUs(options_.pending_us));
-    catalog::Put& p = pending_[put];
+    put = context_.pending.Add(name, part.parent, record_bytes,
+                               context_.clock.Now().PlusUs(context_.options.pending_us));
+    catalog::Put& p = context_.pending[put];
     p.part_bytes = group.part_bytes;
     if (p.part_bytes.empty()) p.part_bytes = {static_cast<std::uint32_t>(part.from.size())};
     p.body_bytes = body_bytes;
@@ -285,11 +288,11 @@ residency::Step Writer::JoinPut(const catalog::Caller& caller, WriteCall& call, 
     p.held = part.held;
     p.conversation = part.conversation;
     p.standing = StandingOf(call, part);
-    p.made = catalog_.NextEvent();
-    p.after_drop = forest_.tree(tree)->last_drop;
-    steps_.Count(2);
+    p.made = context_.catalog.NextEvent();
+    p.after_drop = context_.forest.tree(tree)->last_drop;
+    context_.steps.Count(2);
   }
-  catalog::Put& p = pending_[put];
+  catalog::Put& p = context_.pending[put];
   if (p.parent != part.parent || p.part_bytes[part.part] != part.from.size()) {
     job.outcome.status =
         Status(Code::kInvalid, Text("block ", part.key.ToHex(), ": part ", part.part,
@@ -312,26 +315,26 @@ Task<void> Writer::JoinWhenSure(catalog::Caller caller, WriteCall& call, PartJob
 
 Task<void> Writer::FindSlot(const residency::SlotFill& fill, PartJob& job, Instant deadline,
                             memory::NodeIndex node) {
-  const catalog::TreeId tree = pending_[job.put].name.tree;
-  const catalog::NamespaceEntry* entry = catalog_.EntryOf(tree);
+  const catalog::TreeId tree = context_.pending[job.put].name.tree;
+  const catalog::NamespaceEntry* entry = context_.catalog.EntryOf(tree);
   const bool full = entry != nullptr && entry->groups[job.part.group].reach == Reach::kFull;
-  const policy::Standing standing = full ? pending_[job.put].standing : policy::Standing();
+  const policy::Standing standing = full ? context_.pending[job.put].standing : policy::Standing();
   const auto place =
-      co_await room_.Make(fill, puts_.RecordBytesOf(pending_[job.put]), deadline,
-                          {.standing = standing, .group = catalog_.GroupOf(tree), .node = node});
+      co_await room_.Make(fill, puts_.RecordBytesOf(context_.pending[job.put]), deadline,
+                          {.standing = standing, .group = context_.catalog.GroupOf(tree), .node = node});
   if (place) {
     puts_.GiveSlot(job.put, *place);
     co_return;
   }
   // Another call's part may have found a slot meanwhile, or ended the put.
-  const catalog::Put& p = pending_[job.put];
+  const catalog::Put& p = context_.pending[job.put];
   if (p.state != catalog::Put::State::kOpen || p.has_slot) co_return;
   job.outcome.status = place.error();
   puts_.End(job.put, place.error().code());
 }
 
 bool Writer::BeginCopy(PartJob& job) {
-  catalog::Put& p = pending_[job.put];
+  catalog::Put& p = context_.pending[job.put];
   const std::uint64_t bit = 1ull << job.part.part;
   if (p.state != catalog::Put::State::kOpen || !p.has_slot || ((p.written | p.writing) & bit) != 0)
     return false;
@@ -344,13 +347,14 @@ Task<void> Writer::CopyByCore(PartJob& job) {
   const std::span<const std::byte> from = job.part.from;
   for (std::size_t at = 0; at < from.size(); at += record::kSegmentBytes) {
     const auto piece = from.subspan(at, std::min<std::size_t>(record::kSegmentBytes, from.size() - at));
-    if (steps_.CopySpent(piece.size())) co_await Yield();
-    steps_.CountCopy(piece.size());
-    catalog::Put& p = pending_[job.put];
+    if (context_.steps.CopySpent(piece.size())) co_await Yield();
+    context_.steps.CountCopy(piece.size());
+    catalog::Put& p = context_.pending[job.put];
     const std::span<const std::byte> pieces[] = {piece};
     arena::RunFill(
-        words_, {slots_.arena().slot(p.place) + p.part_offset(job.part.part) + at, pieces,
-                 std::span(p.crcs).subspan(p.first_segment(job.part.part) + at / record::kSegmentBytes, 1)});
+        context_.words,
+        {context_.slots.arena().slot(p.place) + p.part_offset(job.part.part) + at, pieces,
+         std::span(p.crcs).subspan(p.first_segment(job.part.part) + at / record::kSegmentBytes, 1)});
   }
 }
 
@@ -360,18 +364,19 @@ Task<void> Writer::CopyByMover(PartJob& job) {
   for (std::size_t at = 0; at < from.size(); at += kStretchBytes) {
     const std::span<const std::byte> pieces[] = {
         from.subspan(at, std::min<std::size_t>(kStretchBytes, from.size() - at))};
-    catalog::Put& p = pending_[job.put];
+    catalog::Put& p = context_.pending[job.put];
     memory::FillTask fill(
-        movers_, {slots_.arena().slot(p.place) + p.part_offset(job.part.part) + at, pieces,
-                  std::span(p.crcs).subspan(p.first_segment(job.part.part) + at / record::kSegmentBytes,
-                                            record::SegmentsOfPart(pieces[0].size()))});
+        context_.movers,
+        {context_.slots.arena().slot(p.place) + p.part_offset(job.part.part) + at, pieces,
+         std::span(p.crcs).subspan(p.first_segment(job.part.part) + at / record::kSegmentBytes,
+                                   record::SegmentsOfPart(pieces[0].size()))});
     co_await fill;
   }
 }
 
 // R6: the bytes copied are the bytes that the writer filled in, or no part of the put becomes visible.
 void Writer::Commit(PartJob& job) {
-  catalog::Put& p = pending_[job.put];
+  catalog::Put& p = context_.pending[job.put];
   const std::uint64_t bit = 1ull << job.part.part;
   p.writing &= ~bit;
   if (p.state != catalog::Put::State::kOpen) {
@@ -393,7 +398,7 @@ void Writer::Commit(PartJob& job) {
 
 void Writer::Outcome(PartJob& job) {
   if (job.put == catalog::kNoId) return;
-  const catalog::Put& p = pending_[job.put];
+  const catalog::Put& p = context_.pending[job.put];
   if (!job.failed()) {
     switch (p.state) {
       case catalog::Put::State::kOpen: job.outcome.state = PartOutcome::State::kPending; break;
@@ -415,7 +420,7 @@ void Writer::Outcome(PartJob& job) {
 }
 
 bool Writer::MayJoin(const WriteCall& call, PartJob& job) const {
-  const catalog::NamespaceEntry* entry = catalog_.EntryOf(call.tree);
+  const catalog::NamespaceEntry* entry = context_.catalog.EntryOf(call.tree);
   Status& status = job.outcome.status;
   if (entry == nullptr) {
     status = Status(Code::kMiss, "write: the namespace is not attached, or was dropped");
@@ -428,7 +433,7 @@ bool Writer::MayJoin(const WriteCall& call, PartJob& job) const {
                                              : ": writes are off, `cistern admin writes on` turns them on"));
   } else if (call.refused.contains(job.part.parent)) {
     status = Status(Code::kBusy, Text("block ", job.part.key.ToHex(), ": its parent was refused"));
-  } else if (clock_.Now() >= call.deadline) {
+  } else if (context_.clock.Now() >= call.deadline) {
     status = Status(Code::kTooLate, "write: the deadline passed before it was begun");
   }
   return status.ok();
@@ -436,18 +441,21 @@ bool Writer::MayJoin(const WriteCall& call, PartJob& job) const {
 
 Task<void> Writer::Finish(WriteCall& call, PartJob& job) {
   Commit(job);
-  if (pending_[job.put].state == catalog::Put::State::kOpen && call.refused.contains(job.part.parent)) {
+  if (context_.pending[job.put].state == catalog::Put::State::kOpen &&
+      call.refused.contains(job.part.parent)) {
     puts_.End(job.put, Code::kBusy);
   }
-  while (pending_[job.put].state == catalog::Put::State::kOpen &&
+  while (context_.pending[job.put].state == catalog::Put::State::kOpen &&
          publisher_.TryPublish(job.put) == residency::Step::kSpent)
     co_await Yield();
   NoteRefused(call, job);
 }
 
 void Writer::NoteRefused(WriteCall& call, const PartJob& job) {
-  const bool ended = job.put != catalog::kNoId && pending_[job.put].state == catalog::Put::State::kEnded;
-  if (job.failed() || (ended && pending_[job.put].end != Code::kOk)) call.refused.insert(job.part.key);
+  const bool ended =
+      job.put != catalog::kNoId && context_.pending[job.put].state == catalog::Put::State::kEnded;
+  if (job.failed() || (ended && context_.pending[job.put].end != Code::kOk))
+    call.refused.insert(job.part.key);
 }
 
 }  // namespace cistern::store

@@ -26,19 +26,7 @@ class Writer final {
   Writer(const residency::StoreContext& context, residency::LowerTier& lower, residency::Residents& residents,
          residency::Room& room, residency::Uses& uses, Prompts& prompts, OpenPuts& puts, Deletions& deletions,
          Publisher& publisher, const Switches& switches)
-      : executor_(context.executor),
-        clock_(context.clock),
-        words_(context.words),
-        slots_(context.slots),
-        movers_(context.movers),
-        options_(context.options),
-        counters_(context.counters),
-        steps_(context.steps),
-        catalog_(context.catalog),
-        forest_(context.catalog.forest()),
-        pending_(context.catalog.pending()),
-        conversations_(context.catalog.conversations()),
-        sequences_(context.catalog.sequences()),
+      : context_(context),
         lower_(lower),
         residents_(residents),
         room_(room),
@@ -51,7 +39,7 @@ class Writer final {
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
 
-  Executor& executor() { return executor_; }
+  Executor& executor() { return context_.executor; }
 
   // Completes when no mover uses the bytes any more; one outcome a part. The deadline ends a wait for room,
   // never a copy under way. `stations` may be null.
@@ -91,19 +79,7 @@ class Writer final {
   Task<void> Finish(WriteCall& call, PartJob& job);
   void NoteRefused(WriteCall& call, const PartJob& job);
 
-  Executor& executor_;
-  const Clock& clock_;
-  arena::Words& words_;
-  memory::Slots& slots_;
-  memory::Movers& movers_;
-  const catalog::StoreOptions& options_;
-  catalog::StoreCounters& counters_;
-  StepBudget& steps_;
-  catalog::Catalog& catalog_;
-  catalog::Forest& forest_;
-  catalog::PendingPuts& pending_;
-  catalog::Conversations& conversations_;
-  catalog::Sequences& sequences_;
+  const residency::StoreContext& context_;
   residency::LowerTier& lower_;
   residency::Residents& residents_;
   residency::Room& room_;
