@@ -9,10 +9,8 @@
 
 #include "arena/protocol.h"
 #include "base/assert.h"
-#include "base/random.h"
 #include "policy/placement.h"
 #include "record/seal.h"
-#include "store/shared_uses.h"
 
 namespace cistern::store {
 
@@ -28,8 +26,7 @@ constexpr std::uint64_t kClearAStep = 4096;  // entries, in order: each costs a 
 Task<Status> StoreRecovery::Recover() {
   auto contents = co_await context_.journal.Open();
   if (!contents) co_return std::move(contents.error());
-  RecoveryState state(context_.words, context_.slots, context_.catalog, context_.forest,
-                      context_.options.max_lower_blocks > 0, std::move(*contents));
+  RecoveryState state(context_, std::move(*contents));
   for (const std::string& note : state.journal.notes) context_.log.Log(LogLevel::kWarning, "journal: ", note);
   if (state.journal.damaged) {
     context_.log.Log(LogLevel::kWarning,
@@ -58,11 +55,12 @@ Task<Status> StoreRecovery::Recover() {
   co_await FindDropped(state);
   co_await KeepReachable(state);
   co_await Refuse(state);
-  co_await NoteConversations(state);
+  RecoveredNotes notes(context_, state);
+  co_await notes.Make();
   context_.slots.EndAdoption();
   co_await FillIndex(state);
   context_.counters.recovered.Add(residents_.count());
-  if (Status status = co_await SettleNamespaces(state); !status.ok()) co_return status;
+  if (Status status = co_await SettleNamespaces(state, notes); !status.ok()) co_return status;
   if (lower_.present()) co_await WriteAllBack(state);
   recovering_ = false;
   lower_records_.Recovered();
@@ -303,65 +301,6 @@ Task<void> StoreRecovery::Refuse(RecoveryState& state) {
   }
 }
 
-// Of the records that stay: one that was dropped, or that another put replaced, is nothing to the block that
-// has its name now.
-Task<void> StoreRecovery::FindEnds(RecoveryState& state) {
-  for (const catalog::ConversationEnd& end : state.journal.conversation_ends) {
-    context_.steps.Count();
-    if (context_.steps.Spent()) co_await Yield();
-    // Rising, so the last one stays.
-    if (const auto tree = state.trees.find(end.incarnation); tree != state.trees.end())
-      state.ends[{tree->second, end.conversation}] = {end};
-  }
-}
-
-// What a conversation wrote before its end is noted as that of nobody's number, so that who builds on it is
-// noted of it too; then nobody's notes are taken. What it wrote afterwards is its own.
-Task<void> StoreRecovery::NoteConversations(RecoveryState& state) {
-  co_await FindEnds(state);
-  const std::uint64_t nobody = co_await UnusedNumber(state);
-  for (; !state.written.empty(); state.written.pop_front()) {
-    context_.steps.Count(4);
-    if (context_.steps.Spent()) co_await Yield();
-    const RecoveryState::Written& one = state.written.front();
-    const auto end = state.ends.find({one.tree, one.conversation});
-    const bool ended = end != state.ends.end() && one.sequence < end->second.end.sequence;
-    if (ended) end->second.needed = true;
-    const catalog::BlockId block = context_.forest.Find(one.tree, one.key);
-    const auto copy = block == catalog::kNoId ? std::nullopt : context_.forest.See(block, one.group);
-    if (copy && state.BornOf(context_.forest, block, *copy) == one.born)
-      context_.conversations.Wrote(one.tree, one.key, one.parent, ended ? nobody : one.conversation);
-  }
-  for (catalog::NoteId from = 0;;) {
-    std::uint32_t budget = kSpentTouches / 2;
-    const bool more = context_.conversations.RelateSome(&from, &budget);
-    context_.steps.Count(kSpentTouches / 2 - budget);
-    if (!more) break;
-    co_await Yield();
-  }
-  co_await ShareUses(executor(), context_.catalog, context_.steps);
-  for (const auto& [of, end] : state.ends) {
-    do {
-      context_.steps.Count(4);
-      if (context_.steps.Spent()) co_await Yield();
-    } while (context_.conversations.TakeLast(of.first, nobody));
-  }
-}
-
-// That no conversation has which wrote anything here.
-Task<std::uint64_t> StoreRecovery::UnusedNumber(const RecoveryState& state) {
-  std::uint64_t number = ~std::uint64_t{0};
-  for (std::size_t i = 0; !state.ends.empty() && i < state.written.size(); ++i) {
-    context_.steps.Count();
-    if (context_.steps.Spent()) co_await Yield();
-    if (state.written[i].conversation != number) continue;
-    // Another one, and all are looked at anew.
-    number = SplitMix(number) | 1;
-    i = std::size_t{0} - 1;
-  }
-  co_return number;
-}
-
 // Leaves are entered first, so they are the coldest: the order of uses before the restart is not known, and
 // a leaf is the first record that may be evicted.
 Task<void> StoreRecovery::FillIndex(RecoveryState& state) {
@@ -409,7 +348,7 @@ Task<void> StoreRecovery::FillIndex(RecoveryState& state) {
   }
 }
 
-Task<Status> StoreRecovery::SettleNamespaces(RecoveryState& state) {
+Task<Status> StoreRecovery::SettleNamespaces(RecoveryState& state, RecoveredNotes& notes) {
   std::vector<catalog::NamespaceEntry> kept;
   for (const catalog::NamespaceEntry& entry : state.journal.namespaces) {
     co_await Yield();
@@ -435,13 +374,7 @@ Task<Status> StoreRecovery::SettleNamespaces(RecoveryState& state) {
       tombstones_.Collected(tombstone.sequence);
     }
   }
-  // Those of which no medium has a block any more end here.
-  std::vector<catalog::ConversationEnd> ends;
-  for (const auto& [of, end] : state.ends) {
-    context_.steps.Count();
-    if (context_.steps.Spent()) co_await Yield();
-    if (end.needed) ends.push_back(end.end);
-  }
+  const std::vector<catalog::ConversationEnd> ends = co_await notes.NeededEnds();
   journal_marks_.Follow();
   if (Status status = co_await context_.journal.Start(kept, context_.sequences.end(), std::move(tombstones),
                                                       tombstones_.journaled_media(), ends);

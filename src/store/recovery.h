@@ -24,6 +24,7 @@
 #include "residency/tombstones.h"
 #include "residency/write_back.h"
 #include "store/deletions.h"
+#include "store/recovered_notes.h"
 #include "store/recovery_state.h"
 #include "tier/tier.h"
 
@@ -66,11 +67,8 @@ class StoreRecovery final {
   void RefuseFolded(catalog::BlockId block);
   void RefuseRecord(catalog::RecordId record);
   Task<void> Refuse(RecoveryState& state);
-  Task<void> FindEnds(RecoveryState& state);
-  Task<void> NoteConversations(RecoveryState& state);
-  Task<std::uint64_t> UnusedNumber(const RecoveryState& state);
   Task<void> FillIndex(RecoveryState& state);
-  Task<Status> SettleNamespaces(RecoveryState& state);
+  Task<Status> SettleNamespaces(RecoveryState& state, RecoveredNotes& notes);
   // ---- the lower tier ----
   // What in memory, on the media and in the journal is an older copy than the others know.
   void NoteOlderMemory(RecoveryState& state);

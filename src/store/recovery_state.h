@@ -14,19 +14,19 @@
 #include "catalog/journal.h"
 #include "catalog/slab.h"
 #include "memory/recovery.h"
+#include "residency/context.h"
 
 namespace cistern::store {
 
 struct RecoveryState {
-  RecoveryState(arena::Words& words, memory::Slots& slots, const catalog::Catalog& catalog,
-                const catalog::Forest& forest, bool lower_tier, catalog::Journal::Contents contents)
-      : recovery(words, slots),
+  RecoveryState(const residency::StoreContext& context, catalog::Journal::Contents contents)
+      : recovery(context.words, context.slots),
         journal(std::move(contents)),
-        parents(forest.max_blocks() + 2 * arena::kMaxNamespaces),
-        sequences(catalog.max_records()),
-        born(lower_tier ? forest.max_blocks() + 2 * arena::kMaxNamespaces : 0),
+        parents(context.forest.max_blocks() + 2 * arena::kMaxNamespaces),
+        sequences(context.catalog.max_records()),
+        born(context.options.max_lower_blocks > 0 ? parents.size() : 0),
         placed(born.size()),
-        placed_records(lower_tier ? catalog.max_records() : 0) {}
+        placed_records(born.size() > 0 ? context.catalog.max_records() : 0) {}
 
   static catalog::KeyHash ParentKeyHash(catalog::TreeId tree, const BlockKey& parent) {
     return parent.none() ? 0 : catalog::KeyHashOf(tree, parent);
@@ -45,11 +45,6 @@ struct RecoveryState {
     std::uint64_t born;
     std::uint64_t conversation;
     std::uint64_t sequence;  // of the stamp that says so
-  };
-  // Of a conversation, and whether a stamp from before it is here still.
-  struct End {
-    catalog::ConversationEnd end;
-    bool needed = false;
   };
 
   // Whose the record is that was found (memory::RecoveredBlock, tier::TierEntry), if a conversation's.
@@ -79,7 +74,6 @@ struct RecoveryState {
       orphaned;                         // homes of orphans: by any drop of their namespace
   std::vector<catalog::BlockId> order;  // parents before children
   std::deque<Written> written;          // whether the record stays or not
-  std::map<std::pair<catalog::TreeId, std::uint64_t>, End> ends;  // the last of each conversation
 };
 
 }  // namespace cistern::store
