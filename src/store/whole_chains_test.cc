@@ -228,6 +228,16 @@ TEST_F(WholeChainsTest, WhatLiesInTheLowerTierAloneIsAsOldAsTheOldestInMemory) {
   EXPECT_GE(least_of_rest, most_of_memory);
 }
 
+TEST_F(WholeChainsTest, StoreSettlesWithMoreInMemoryThanAStepLooksAt) {
+  MakeWithTier(2 * kStepTouches);
+  for (std::uint64_t n = 0; n < 2 * kStepTouches; ++n) ASSERT_EQ(Put(n, std::nullopt), State::kPublished);
+  t->Settle();
+  EXPECT_EQ(t->store->counters().written_down.value(), 2 * kStepTouches);
+  Walk(true);
+  std::map<std::uint64_t, std::uint64_t> parents;
+  EXPECT_EQ(All(parents).size(), 2 * kStepTouches);
+}
+
 TEST_F(WholeChainsTest, DeadlineEndsAWalkOverTheLowerTier) {
   MakeWithTier(8);
   for (std::uint64_t n = 0; n < 40; ++n) {
