@@ -116,6 +116,18 @@ SlowCall Call(std::uint64_t count) {
 
 std::string UrlOf(const Collector& collector) { return *ParseTraceEndpoint("otlp", collector.url()); }
 
+// A sender and its collector.
+struct Sending {
+  explicit Sending(int answer) : collector(answer) {}
+  void AwaitSent() const {
+    while (sender.sent() == 0) std::this_thread::yield();
+  }
+
+  Collector collector;
+  Lines lines;
+  TraceSender sender{UrlOf(collector), {{"service.name", "cistern"}}, *lines.log};
+};
+
 TEST(TraceSender, AnEndpointIsHttpAndItsTracesHaveTheUsualPath) {
   EXPECT_EQ(*ParseTraceEndpoint("otlp", "http://127.0.0.1:4318"), "http://127.0.0.1:4318/v1/traces");
   EXPECT_EQ(*ParseTraceEndpoint("otlp", "https://traces.example/"), "https://traces.example/v1/traces");
@@ -131,47 +143,40 @@ TEST(TraceSender, AnEndpointIsHttpAndItsTracesHaveTheUsualPath) {
 }
 
 TEST(TraceSender, SendsWhatItIsGiven) {
-  Collector collector(200);
-  Lines lines;
-  TraceSender sender(UrlOf(collector), {{"service.name", "cistern"}}, *lines.log);
-  sender.Add(Call(41));
-  const std::string request = collector.Await(1)[0];
+  Sending sending(200);
+  sending.sender.Add(Call(41));
+  const std::string request = sending.collector.Await(1)[0];
   EXPECT_THAT(request, HasSubstr("POST /v1/traces HTTP/1.1\r\n"));
   EXPECT_THAT(request, HasSubstr("Content-Type: application/json\r\n"));
   EXPECT_THAT(request, HasSubstr(R"({"key":"cistern.parts","value":{"intValue":"41"}})"));
-  while (sender.sent() == 0) std::this_thread::yield();
-  EXPECT_EQ(sender.sent(), 1u);
-  EXPECT_EQ(sender.lost(), 0u);
+  sending.AwaitSent();
+  EXPECT_EQ(sending.sender.sent(), 1u);
+  EXPECT_EQ(sending.sender.lost(), 0u);
 }
 
 TEST(TraceSender, WhatIsNotTakenNowIsSentAgainUnderTheSameIdAndSaidOnce) {
-  Collector collector(503);
-  Lines lines;
-  TraceSender sender(UrlOf(collector), {}, *lines.log);
-  sender.Add(Call(1));
-  collector.Await(1);
-  collector.Answer(200);
-  const std::vector<std::string> requests = collector.Await(2);
+  Sending sending(503);
+  sending.sender.Add(Call(1));
+  sending.collector.Await(1);
+  sending.collector.Answer(200);
+  const std::vector<std::string> requests = sending.collector.Await(2);
   const auto id = [](const std::string& request) { return request.substr(request.find("traceId"), 48); };
   EXPECT_EQ(id(requests[0]), id(requests[1]));
-  while (sender.sent() == 0) std::this_thread::yield();
-  lines.log.reset();
-  EXPECT_THAT(lines.all, ElementsAre(HasSubstr("does not take traces (it answered 503)"),
-                                     HasSubstr("takes traces again")));
-  EXPECT_EQ(sender.lost(), 0u);
+  sending.AwaitSent();
+  sending.lines.log.reset();
+  EXPECT_THAT(sending.lines.all, ElementsAre(HasSubstr("does not take traces (it answered 503)"),
+                                             HasSubstr("takes traces again")));
+  EXPECT_EQ(sending.sender.lost(), 0u);
 }
 
 TEST(TraceSender, WhatIsRefusedIsLostAndTheNextIsSent) {
-  Collector collector(400);
-  Lines lines;
-  TraceSender sender(UrlOf(collector), {}, *lines.log);
-  sender.Add(Call(1));
-  collector.Await(1);
-  while (sender.lost() == 0) std::this_thread::yield();
-  collector.Answer(200);
-  sender.Add(Call(2));
-  EXPECT_THAT(collector.Await(2)[1], HasSubstr(R"("intValue":"2")"));
-  while (sender.sent() == 0) std::this_thread::yield();
+  Sending sending(400);
+  sending.sender.Add(Call(1));
+  while (sending.sender.lost() == 0) std::this_thread::yield();
+  sending.collector.Answer(200);
+  sending.sender.Add(Call(2));
+  EXPECT_THAT(sending.collector.Await(2)[1], HasSubstr(R"("intValue":"2")"));
+  sending.AwaitSent();
 }
 
 TEST(TraceSender, P5ACollectorThatNeverAnswersCostsABoundedQueueAndNobodysTime) {
