@@ -6,8 +6,10 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
+#include "cistern/policy.h"
 #include "cistern/status.h"
 
 namespace cistern::workload {
@@ -57,6 +59,20 @@ class RequestSource {
   // source is at its end. Memory stays bounded however long the workload is.
   virtual Result<bool> Next(Request& request) = 0;
 };
+
+// All of `requests` through a simulator, for its result. `told`: hints for each, in order; the rest have
+// none. Fails as the source fails.
+template <class Simulator>
+auto SubmitAll(RequestSource& requests, const std::vector<PromptHints>& told, Simulator& simulator)
+    -> Result<std::remove_cvref_t<decltype(simulator.result())>> {
+  Request request;
+  for (std::size_t i = 0;; ++i) {
+    const Result<bool> more = requests.Next(request);
+    if (!more) return Error(more.error());
+    if (!*more) return simulator.result();
+    simulator.Submit(request, i < told.size() ? told[i] : PromptHints());
+  }
+}
 
 // `trace` is the path of a trace file, or "generated:" and the generator's options.
 Result<std::unique_ptr<RequestSource>> OpenRequests(std::string_view trace);

@@ -207,13 +207,7 @@ bool Simulator::Leave(EntryId id) {
 Result<SimResult> Simulate(RequestSource& requests, SimPolicy policy, std::uint64_t blocks,
                            const std::vector<PromptHints>& told, const SimFar& far) {
   Simulator simulator(policy, blocks, far);
-  Request request;
-  for (std::size_t i = 0;; ++i) {
-    const Result<bool> more = requests.Next(request);
-    if (!more) return Error(more.error());
-    if (!*more) return simulator.result();
-    simulator.Submit(request, i < told.size() ? told[i] : PromptHints());
-  }
+  return SubmitAll(requests, told, simulator);
 }
 
 Result<std::vector<PromptHints>> Foretell(RequestSource& requests, bool when) {

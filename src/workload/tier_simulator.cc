@@ -186,13 +186,7 @@ void TierSimulator::Touch(std::size_t at) {
 Result<TierSimResult> SimulateTiers(RequestSource& requests, const TierSimOptions& options,
                                     const std::vector<PromptHints>& told) {
   TierSimulator simulator(options);
-  Request request;
-  for (std::size_t i = 0;; ++i) {
-    const Result<bool> more = requests.Next(request);
-    if (!more) return Error(more.error());
-    if (!*more) return simulator.result();
-    simulator.Submit(request, i < told.size() ? told[i] : PromptHints());
-  }
+  return SubmitAll(requests, told, simulator);
 }
 
 }  // namespace cistern::workload
