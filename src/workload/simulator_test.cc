@@ -11,7 +11,9 @@
 #include <numeric>
 #include <string>
 
+#include "base/format.h"
 #include "workload/generator.h"
+#include "workload/test_traces.h"
 
 namespace cistern::workload {
 namespace {
@@ -266,14 +268,6 @@ TEST(Simulator, OneTrueBitARequestIsWorthMuch) {
   EXPECT_GE(Hits(requests, SimPolicy::kReuse, 300, told) * 20, Hits(requests, SimPolicy::kReuse, 300) * 21);
 }
 
-// Published traces, where they are there.
-std::vector<Request> Trace(std::string_view name) {
-  const std::filesystem::path path =
-      std::filesystem::path(__FILE__).parent_path() / "../../../shared/traces" / name;
-  if (!std::filesystem::exists(path)) return {};
-  return All(**OpenRequests(path.string()));
-}
-
 TEST(Simulator, GivesTheKnownHitsOnThePublishedTraces) {
   using enum SimPolicy;
   struct Row {
@@ -292,9 +286,12 @@ TEST(Simulator, GivesTheKnownHitsOnThePublishedTraces) {
                            {"conversation", kLru2, 30'000, 27.9},   {"conversation", kLru2, 50'000, 34.2},
                            {"conversation", kArc, 1'000, 5.2},      {"conversation", kArc, 10'000, 22.4},
                            {"conversation", kArc, 30'000, 31.0},    {"conversation", kArc, 50'000, 34.3}};
-  std::map<std::string_view, std::vector<Request>> traces{{"conversation", Trace("conversation.jsonl")},
-                                                          {"agentic", Trace("agentic.jsonl")}};
-  if (traces["conversation"].empty() || traces["agentic"].empty()) GTEST_SKIP() << "the traces are not there";
+  std::map<std::string_view, std::vector<Request>> traces;
+  for (const std::string_view name : {"conversation", "agentic"}) {
+    const std::filesystem::path path = PublishedTrace(Text(name, ".jsonl"));
+    if (!std::filesystem::exists(path)) GTEST_SKIP() << "there is no " << path;
+    traces[name] = All(**OpenRequests(path.string()));
+  }
   const std::vector<Request>& conversation = traces["conversation"];
   ASSERT_EQ(conversation.size(), 12'031u);
   ASSERT_EQ(AccessesOf(conversation), 288'500u);
@@ -307,8 +304,7 @@ TEST(Simulator, GivesTheKnownHitsOnThePublishedTraces) {
                         static_cast<double>(AccessesOf(requests));
     EXPECT_GE(rate, row.least) << row.trace << " " << ToString(row.policy) << " " << row.blocks;
   }
-  const std::string path =
-      (std::filesystem::path(__FILE__).parent_path() / "../../../shared/traces/conversation.jsonl").string();
+  const std::string path = PublishedTrace("conversation.jsonl").string();
   const auto told = Foretell(**OpenRequests(path), false).value();
   EXPECT_GE(Hits(conversation, kReuse, 10'000, told), 288'500u * 335 / 1'000);
   const auto told_when = Foretell(**OpenRequests(path), true).value();

@@ -253,7 +253,7 @@ class WhatANodeDoes(CliTest):
         traces = pathlib.Path(__file__).resolve().parents[3] / "shared" / "traces"
         for name, requests, blocks in (("conversation", 800, 1000), ("agentic", 120, 1000)):
             if not (traces / f"{name}.jsonl").exists():
-                self.skipTest("the traces are not there")
+                self.skipTest(f"there is no {traces / name}.jsonl")
             cut = self.directory / f"{name}.jsonl"
             with open(traces / f"{name}.jsonl") as whole:
                 cut.write_text("".join(itertools.islice(whole, requests)))

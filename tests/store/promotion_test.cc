@@ -12,6 +12,7 @@
 #include "store/block_store_fixture.h"
 #include "tier/simulated_tier.h"
 #include "workload/simulator.h"
+#include "workload/test_traces.h"
 #include "workload/tier_simulator.h"
 
 namespace cistern {
@@ -155,6 +156,13 @@ class PromotionTest : public store::BlockStoreTest {
     EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
   }
 
+  void AgreeOnPublished(bool ahead = false) {
+    const std::filesystem::path agentic = workload::PublishedTrace("agentic.jsonl");
+    if (!std::filesystem::exists(agentic)) GTEST_SKIP() << "there is no " << agentic;
+    Agree(agentic, 120, 1'000, Promotion::kWorth, ahead);
+    Agree(workload::PublishedTrace("conversation.jsonl"), 600, 1'000, Promotion::kWorth, ahead);
+  }
+
   void TearDown() override { t.reset(); }  // before its media
 
   std::optional<Instant> began_;
@@ -169,22 +177,12 @@ TEST_F(PromotionTest, StoreAndSimulatorAgreeOnGeneratedWorkloads) {
   }
 }
 
-TEST_F(PromotionTest, StoreAndSimulatorAgreeOnPublishedTraces) {
-  const std::filesystem::path traces =
-      std::filesystem::path(__FILE__).parent_path() / "../../../shared/traces";
-  if (!std::filesystem::exists(traces / "agentic.jsonl")) GTEST_SKIP() << "the traces are not there";
-  Agree(traces / "agentic.jsonl", 120, 1'000, Promotion::kWorth);
-  Agree(traces / "conversation.jsonl", 600, 1'000, Promotion::kWorth);
-}
+TEST_F(PromotionTest, StoreAndSimulatorAgreeOnPublishedTraces) { AgreeOnPublished(); }
 
 TEST_F(PromotionTest, StoreAndSimulatorAgreeOnWhatIsFetchedAheadOfTurns) {
   for (const Promotion promote : {Promotion::kWorth, Promotion::kAll})
     Agree("generated:sessions=60,turns=5,think=30s,span=20min,user_tokens=3000", 300, 200, promote, true);
-  const std::filesystem::path traces =
-      std::filesystem::path(__FILE__).parent_path() / "../../../shared/traces";
-  if (!std::filesystem::exists(traces / "agentic.jsonl")) GTEST_SKIP() << "the traces are not there";
-  Agree(traces / "agentic.jsonl", 120, 1'000, Promotion::kWorth, true);
-  Agree(traces / "conversation.jsonl", 600, 1'000, Promotion::kWorth, true);
+  AgreeOnPublished(true);
 }
 
 }  // namespace
