@@ -10,6 +10,7 @@
 #include "net/rail.h"
 #include "net/simulated_fabric.h"
 #include "net/test_pair.h"
+#include "net/test_rail.h"
 
 namespace cistern::net {
 namespace {
@@ -101,13 +102,7 @@ class RailFabricTest : public ::testing::Test {
   }
   void Idle() { static_cast<io::SimulatedLoop&>(*pair_.loop).RunUntilIdle(); }
   Task<Status> Read(std::vector<std::uint64_t> numbers, RailSink& sink, Instant deadline) {
-    std::vector<std::vector<std::byte>> questions(numbers.size());
-    std::vector<ConstPiece> asked;
-    for (std::size_t i = 0; i < numbers.size(); ++i) {
-      Encoder(questions[i]).U64(numbers[i]);
-      asked.emplace_back(questions[i]);
-    }
-    co_return co_await reader_->Read(asked, sink, deadline);
+    return ReadNumbers(*reader_, std::move(numbers), sink, deadline);
   }
   Status ReadNow(std::vector<std::uint64_t> numbers, RailSink& sink, std::int64_t us = 1'000'000) {
     return pair_.loop->BlockOn(Read(std::move(numbers), sink, pair_.After(us)));

@@ -13,6 +13,7 @@
 #include "base/random_bytes.h"
 #include "net/rail_message.h"
 #include "net/test_pair.h"
+#include "net/test_rail.h"
 
 namespace cistern::net {
 namespace {
@@ -113,13 +114,7 @@ class RailTest : public ::testing::Test {
   }
   Task<void> Settle() { co_await Yield(); }
   Task<Status> Read(std::vector<std::uint64_t> numbers, RailSink& sink, Instant deadline) {
-    std::vector<std::vector<std::byte>> questions(numbers.size());
-    std::vector<ConstPiece> asked;
-    for (std::size_t i = 0; i < numbers.size(); ++i) {
-      Encoder(questions[i]).U64(numbers[i]);
-      asked.emplace_back(questions[i]);
-    }
-    co_return co_await reader_->Read(asked, sink, deadline);
+    return ReadNumbers(*reader_, std::move(numbers), sink, deadline);
   }
   Status ReadNow(std::vector<std::uint64_t> numbers, RailSink& sink) {
     return pair_.loop->BlockOn(Read(std::move(numbers), sink, pair_.After(1'000'000)));
