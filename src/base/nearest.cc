@@ -10,7 +10,6 @@ namespace cistern {
 namespace {
 
 constexpr std::size_t kLongestName = 64;
-constexpr std::size_t kLongestShown = 60;
 
 char Lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
@@ -60,13 +59,13 @@ std::string UnknownName(std::string_view what, std::string_view name,
   return text;
 }
 
-std::string Shown(std::string_view text) {
+std::string Shown(std::string_view text, std::size_t most) {
   if (text.empty()) return "(empty)";
-  std::string shown(text.substr(0, kLongestShown));
+  std::string shown(text.substr(0, most));
   for (char& c : shown) {
     if (c < ' ' || c > '~') c = '?';
   }
-  if (text.size() > kLongestShown) shown.append("...");
+  if (text.size() > most) shown.append("...");
   return shown;
 }
 

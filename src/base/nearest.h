@@ -24,7 +24,8 @@ std::optional<std::string_view> Nearest(std::string_view name, std::span<const s
 std::string UnknownName(std::string_view what, std::string_view name,
                         std::span<const std::string_view> known);
 
-// What a stranger wrote, as an error message may repeat it: unprintable bytes as '?', cut after 60 bytes.
-std::string Shown(std::string_view text);
+// What a stranger wrote, as an error message may repeat it: unprintable bytes as '?', cut after so many
+// bytes.
+std::string Shown(std::string_view text, std::size_t most = 60);
 
 }  // namespace cistern

@@ -43,6 +43,7 @@ TEST(BadInput, RepeatedTextIsPrintableAndShort) {
   EXPECT_EQ(Shown("a\x1b[2Jb\xff"), "a?[2Jb?");
   EXPECT_EQ(Shown(""), "(empty)");
   EXPECT_EQ(Shown(std::string(1000, 'y')), std::string(60, 'y') + "...");
+  EXPECT_EQ(Shown(std::string(1000, 'y'), 1000), std::string(1000, 'y'));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "base/codec.h"
 #include "base/format.h"
+#include "base/nearest.h"
 #include "mesh/shared_names.h"
 
 namespace cistern::mesh {
@@ -20,13 +21,6 @@ std::string Encode(const NamedList& list) {
   out.Bytes(list.list_hash);
   out.String(list.text);
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-// What another member wrote, as a message may repeat it.
-std::string Printable(std::string text) {
-  std::ranges::replace_if(
-      text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
-  return text;
 }
 
 }  // namespace
@@ -61,9 +55,9 @@ Status CellNames::Compare(const std::string& key, std::string_view value, const 
   return Status(
       Code::kMismatch,
       Text("namespace ", list.name, " stands for another list in the cell: there it is '",
-           readable && in.ok() ? Printable(text) : std::string("of a later version"), "', here '", list.text,
-           "'; use another name or the same list, or, if nobody uses that one any more, ", "delete the key ",
-           key, " in etcd"));
+           readable && in.ok() ? Shown(text, text.size()) : std::string("of a later version"), "', here '",
+           list.text, "'; use another name or the same list, or, if nobody uses that one any more, ",
+           "delete the key ", key, " in etcd"));
 }
 
 Task<Status> CellNames::Claim(NamedList list, Instant deadline) {
