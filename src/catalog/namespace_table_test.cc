@@ -212,6 +212,24 @@ TEST(NamesTest, LabelsAreNotIdentityAndTheLastWordHolds) {
   EXPECT_EQ(NamespaceTable::SpecOf(*names.at(slot)).labels, spec.labels);
 }
 
+TEST(NamesTest, WhatAttachesTheSameElsewhereSaysAllButTheName) {
+  NamespaceSpec spec = Spec();
+  spec.name = "here";
+  spec.trusted_keys = spec.strict = true;
+  spec.mesh = false;
+  spec.copies = 3;
+  spec.flash_write = WriteRule{WritePolicy::kSelective, 4};
+  spec.flash_admit = Admission::kAll;
+  spec.labels = {{"role", "draft"}};
+  ASSERT_TRUE(NamespaceTable::Validate(spec).ok());
+  NamespaceEntry entry = NamespaceTable().Merged(spec, 5);
+  const NamespaceEntry again = NamespaceTable().Merged(NamespaceTable::SpecOf(entry), 5);
+  EXPECT_TRUE(again.names.empty());
+  entry.names.clear();
+  EXPECT_EQ(NamespaceTable::Encode(again), NamespaceTable::Encode(entry));
+  EXPECT_EQ(NamespaceTable::EncodeLabels(again), NamespaceTable::EncodeLabels(entry));
+}
+
 TEST(NamesTest, WrongLabelsAreNamed) {
   NamespaceSpec spec = Spec();
   const auto refused = [&](std::vector<std::pair<std::string, std::string>> labels) {
