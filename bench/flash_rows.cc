@@ -19,6 +19,7 @@
 #include "flash_place.h"
 #include "measure.h"
 #include "record/seal.h"
+#include "restart_row.h"
 #include "workload/content.h"
 
 namespace cistern {
@@ -329,43 +330,6 @@ Status WorthRows(BenchOptions& options, Store& store, Daemon& daemon, const Fill
   return Status();
 }
 
-// From the predecessor's SIGKILL to a checked read of the deepest block by a client that connected after it.
-// Of a reboot, from the start: the memory is gone, and what the machine does in between is not the node's.
-Status RestartRow(BenchOptions& options, Daemon& daemon, const FilledBlocks& blocks, bool reboot) {
-  Samples series;
-  std::vector<std::byte> bytes(blocks.block_bytes);
-  for (int i = 0; i < 5; ++i) {
-    Stopwatch watch;
-    daemon.Kill();
-    if (reboot) {
-      daemon.ForgetMemory();
-      watch = Stopwatch();
-    }
-    if (Status status = daemon.Exec(); !status.ok()) return status;
-    Result<Store> store = daemon.Connect();
-    if (!store) return store.error();
-    Result<Namespace> ns = store->Attach(BenchNamespace(blocks.block_bytes));
-    if (!ns) return ns.error();
-    const BlockKey& deepest = blocks.keys.back();
-    ReadRange range{.bytes = blocks.block_bytes, .to = bytes.data()};
-    BlockRead read{.key = deepest, .ranges = std::span(&range, 1)};
-    Result<ReadResult> result = store->Read(*ns, std::span(&read, 1)).Wait();
-    series.call_us.push_back(static_cast<double>(watch.Ns()) / 1e3);
-    if (!result) return result.error();
-    if (result->leading_hits != 1) return Status(Code::kMiss, "the deepest block is gone after the restart");
-    options.wrong_bytes += workload::CountWrongBytes(deepest, bytes);
-    options.bytes_verified += blocks.block_bytes;
-  }
-  BenchRow row =
-      TimeRow(Text(reboot ? "reboot_" : "restart_", blocks.keys.size(), "_blocks_on_flash"), "", series, {});
-  row.unit = "s";
-  row.value = row.p50_us / 1e6;
-  row.ratio_low = Quantile(series.call_us, 0) / 1e6;
-  row.ratio_high = Quantile(series.call_us, 1) / 1e6;
-  options.row(row);
-  return Status();
-}
-
 Status Restarts(BenchOptions& options) {
   constexpr std::uint64_t kBytes = 4096;
   options.progress(Text("filling ", options.million, " blocks of ", SizeText(kBytes), " down to flash"));
@@ -387,8 +351,11 @@ Status Restarts(BenchOptions& options) {
   }();
   if (!blocks) return blocks.error();
   options.progress("restart with flash");
-  if (Status status = RestartRow(options, *daemon, *blocks, false); !status.ok()) return status;
-  return RestartRow(options, *daemon, *blocks, true);
+  for (const bool reboot : {false, true}) {
+    const std::string name = Text(reboot ? "reboot_" : "restart_", blocks->keys.size(), "_blocks_on_flash");
+    if (Status status = RestartRow(options, *daemon, *blocks, name, reboot); !status.ok()) return status;
+  }
+  return Status();
 }
 
 BenchRow PutRowOf(std::string name, std::string limit, const Samples& calls, const Samples& theirs,

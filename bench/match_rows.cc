@@ -7,6 +7,7 @@
 #include "daemon.h"
 #include "fill.h"
 #include "measure.h"
+#include "restart_row.h"
 #include "workload/content.h"
 
 namespace cistern {
@@ -36,37 +37,6 @@ Status Match(Store& store, const FilledBlocks& blocks, std::size_t absent, Sampl
   return Status();
 }
 
-// From the predecessor's SIGKILL to a checked read of the deepest block by a client that connected after it.
-Status Restart(BenchOptions& options, Daemon& daemon, const FilledBlocks& blocks) {
-  Samples series;
-  std::vector<std::byte> bytes(kBlockBytes);
-  for (int i = 0; i < 5; ++i) {
-    Stopwatch watch;
-    daemon.Kill();
-    if (Status status = daemon.Exec(); !status.ok()) return status;
-    Result<Store> store = daemon.Connect();
-    if (!store) return store.error();
-    Result<Namespace> ns = store->Attach(BenchNamespace(kBlockBytes));
-    if (!ns) return ns.error();
-    const BlockKey& deepest = blocks.keys[blocks.keys.size() - 1];
-    ReadRange range{.bytes = kBlockBytes, .to = bytes.data()};
-    BlockRead read{.key = deepest, .ranges = std::span(&range, 1)};
-    Result<ReadResult> result = store->Read(*ns, std::span(&read, 1)).Wait();
-    series.call_us.push_back(static_cast<double>(watch.Ns()) / 1e3);
-    if (!result) return result.error();
-    if (result->leading_hits != 1) return Status(Code::kMiss, "the deepest block is gone after the restart");
-    options.wrong_bytes += workload::CountWrongBytes(deepest, bytes);
-    options.bytes_verified += kBlockBytes;
-  }
-  BenchRow row = TimeRow(Text("restart_", blocks.keys.size(), "_blocks"), "", series, {});
-  row.unit = "s";
-  row.value = row.p50_us / 1e6;
-  row.ratio_low = Quantile(series.call_us, 0) / 1e6;
-  row.ratio_high = Quantile(series.call_us, 1) / 1e6;
-  options.row(row);
-  return Status();
-}
-
 }  // namespace
 
 Status BenchMatchAndRestart(BenchOptions& options) {
@@ -86,7 +56,7 @@ Status BenchMatchAndRestart(BenchOptions& options) {
   if (Status status = Match(*store, *blocks, kChain / 2, half); !status.ok()) return status;
   options.row(TimeRow(Text("match_1000_of_", options.million, "_last_500_absent"), "", half, {}));
   options.progress("restart");
-  return Restart(options, *daemon, *blocks);
+  return RestartRow(options, *daemon, *blocks, Text("restart_", blocks->keys.size(), "_blocks"));
 }
 
 }  // namespace cistern
