@@ -91,7 +91,7 @@ class AwaitedTurns final {
   Task<void> LetGo(TurnPtr turn, Why why);
   void LetGo(catalog::RecordHandle handle, Why why);
 
-  const StoreContext& context_;
+  const StoreContext context_;
   LowerTier& lower_;
   Residents& residents_;
   Fetcher& fetcher_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// References that each part of a store works with: a part keeps the context, which outlives it as all in it
-// does.
+// References that each part of a store works with. All are borrowed and outlive the parts. A part keeps the
+// context by value, so that what it works with is as near as a member of its own.
 #pragma once
 
 #include "arena/words.h"

@@ -103,7 +103,7 @@ class Evictor final {
 
   std::optional<catalog::RecordId> ColdestFor(const Newcomer& newcomer) const;
 
-  const StoreContext& context_;
+  const StoreContext context_;
   const policy::FarMemory far_memory_;
   BlockOwner& owner_;
   LowerTier& lower_;

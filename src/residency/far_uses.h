@@ -39,7 +39,7 @@ class FarUses final {
  private:
   Task<void> MoveNear();
 
-  const StoreContext& context_;
+  const StoreContext context_;
   const policy::FarMemory far_memory_;
   LowerTier& lower_;
   Residents& residents_;

@@ -87,7 +87,7 @@ class Fetcher final {
                        arena::Place place, std::uint64_t generation, tier::FetchedRecord fetched,
                        const ArrivalCheck& check);
 
-  const StoreContext& context_;
+  const StoreContext context_;
   BlockOwner& owner_;
   LowerTier& lower_;
   Residents& residents_;

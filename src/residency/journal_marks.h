@@ -45,7 +45,7 @@ class JournalMarks final {
   void NoteInMemory();
   bool IsOurs() const;
 
-  const StoreContext& context_;
+  const StoreContext context_;
   const arena::ArenaSpace arena_;
   LowerTier& lower_;
   tier::JournalMark told_;

@@ -56,7 +56,7 @@ class LowerRecords final : public tier::TierOwner {
   std::pair<catalog::BlockId, catalog::Forest::Copy> FindThere(const tier::TierEntry& entry);
   Task<void> MediumLost(tier::LocationRange range);
 
-  const StoreContext& context_;
+  const StoreContext context_;
   BlockOwner& owner_;
   LowerTier& lower_;
   PartialCopies& partial_copies_;

@@ -108,7 +108,7 @@ class PartialCopies final {
  private:
   void Remove(catalog::RecordId record);
 
-  const StoreContext& context_;
+  const StoreContext context_;
   Residents& residents_;
   std::uint64_t bytes_ = 0;          // of the copies' slots
   std::list<PartialCopyPtr> order_;  // asked for longest ago first

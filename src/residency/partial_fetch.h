@@ -57,7 +57,7 @@ class PartialFetch final {
   Task<bool> FillOwn(arena::Place place, const SegmentRead& read, const record::SealView& seal,
                      record::BodySpan span, const std::byte* from);
 
-  const StoreContext& context_;
+  const StoreContext context_;
   LowerTier& lower_;
   Residents& residents_;
   PartialCopies& partial_copies_;

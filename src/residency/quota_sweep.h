@@ -33,7 +33,7 @@ class QuotaSweep final {
   // False where somebody has a right to find it.
   bool LetGo(const catalog::Block& block);
 
-  const StoreContext& context_;
+  const StoreContext context_;
   LowerTier& lower_;
   PartialCopies& partial_copies_;
   Removal& removal_;

@@ -44,7 +44,7 @@ class Removal final {
  private:
   void EraseRecord(catalog::RecordId record);
 
-  const StoreContext& context_;
+  const StoreContext context_;
   BlockOwner& owner_;
   LowerTier& lower_;
   Residents& residents_;

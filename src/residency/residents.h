@@ -162,7 +162,7 @@ class Residents final {
  private:
   // The count of cuts after which the references that are left were seen to stand.
   Task<std::uint32_t> DropLost(std::span<RecordReference> references, std::uint32_t cuts);
-  const StoreContext& context_;
+  const StoreContext context_;
   arena::IndexWriter<arena::Words> index_;
   policy::Order order_;
   FreshRecords fresh_;

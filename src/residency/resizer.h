@@ -63,7 +63,7 @@ class Resizer final {
   // Bounds that are shares of memory.
   void NoteSize() { context_.pending.SetMemory(context_.slots.bytes()); }
 
-  const StoreContext& context_;
+  const StoreContext context_;
   PartialCopies& partial_copies_;
   Room& room_;
   std::uint32_t wanted_;

@@ -85,7 +85,7 @@ class Room final {
                                context_.slots.arena().geometry().alignment);
   }
 
-  const StoreContext& context_;
+  const StoreContext context_;
   const policy::FarMemory far_memory_;
   Residents& residents_;
   PartialCopies& partial_copies_;

@@ -38,7 +38,7 @@ class Scrubber final {
   Task<void> Scrub();
   Task<void> ScrubLower(catalog::BlockId block, catalog::Forest::Copy copy);
 
-  const StoreContext& context_;
+  const StoreContext context_;
   BlockOwner& owner_;
   LowerTier& lower_;
   Residents& residents_;

@@ -37,7 +37,7 @@ class Tombstones final {
   }
 
  private:
-  const StoreContext& context_;
+  const StoreContext context_;
   LowerTier& lower_;
   std::set<std::uint64_t> collected_;  // sequences of drops that are collected from memory
   std::vector<std::uint64_t> journaled_media_;

@@ -37,7 +37,7 @@ class Uses final {
  private:
   void MoveInOrder(catalog::RecordId record, catalog::KeyHash key_hash);
 
-  const StoreContext& context_;
+  const StoreContext context_;
   LowerTier& lower_;
   Residents& residents_;
   PartialCopies& partial_copies_;

@@ -26,7 +26,7 @@ class Verifier final {
   Task<bool> Verify(catalog::RecordHandle handle);
 
  private:
-  const StoreContext& context_;
+  const StoreContext context_;
   BlockOwner& owner_;
   Residents& residents_;
 };

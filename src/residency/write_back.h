@@ -77,7 +77,7 @@ class WriteBack final {
   void Written(BatchItem& item, tier::Location location);
   void WantWithAncestors(catalog::RecordId record);
 
-  const StoreContext& context_;
+  const StoreContext context_;
   LowerTier& lower_;
   Residents& residents_;
   WriteQueue& queue_;

@@ -83,7 +83,7 @@ class Acquirer final {
   Task<Status> Await(const PendingView& pending, const BlockKey& key, Instant worth, ViewGrant* view,
                      std::uint64_t* bytes, CallStations* stations);
 
-  const residency::StoreContext& context_;
+  const residency::StoreContext context_;
   residency::LowerTier& lower_;
   residency::Residents& residents_;
   residency::PartialCopies& partial_copies_;

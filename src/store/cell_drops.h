@@ -42,7 +42,7 @@ class CellDrops final {
   const catalog::CellStanding& standing() const { return context_.journal.standing(); }
 
  private:
-  const residency::StoreContext& context_;
+  const residency::StoreContext context_;
   Drops& drops_;
   Namespaces& namespaces_;
 };

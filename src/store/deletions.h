@@ -71,7 +71,7 @@ class Deletions final : public residency::BlockOwner {
   void CollectNode(Deletion& deletion);
   void End(Deletion& deletion);
 
-  const residency::StoreContext& context_;
+  const residency::StoreContext context_;
   residency::Removal& removal_;
   OpenPuts& puts_;
   std::deque<std::shared_ptr<Deletion>> deletions_;

@@ -92,7 +92,7 @@ class Drain final {
   }
   bool anyone_waits() const { return context_.leases.size() > 0 || context_.pending.size() > 0; }
 
-  const residency::StoreContext& context_;
+  const residency::StoreContext context_;
   residency::LowerTier& lower_;
   residency::LowerRecords& lower_records_;
   residency::WriteBack& write_back_;

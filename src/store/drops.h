@@ -63,7 +63,7 @@ class Drops final {
   // `ended.tops`: those that were dropped.
   Task<void> NoteAgain(catalog::TreeId tree, std::uint64_t conversation, const Ended& ended);
 
-  const residency::StoreContext& context_;
+  const residency::StoreContext context_;
   residency::LowerTier& lower_;
   residency::Tombstones& tombstones_;
   Deletions& deletions_;

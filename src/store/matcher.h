@@ -64,7 +64,7 @@ class Matcher final {
   Task<void> LookBack(catalog::TreeId tree, catalog::KeyHash key_hash, std::uint32_t most,
                       std::vector<std::uint64_t>* run);
 
-  const residency::StoreContext& context_;
+  const residency::StoreContext context_;
   residency::LowerTier& lower_;
   residency::Residents& residents_;
   residency::Uses& uses_;

@@ -133,7 +133,7 @@ class Namespaces final {
   // there is being collected.
   Task<Result<std::shared_ptr<Deletion>>> Empty(std::uint32_t slot);
 
-  const residency::StoreContext& context_;
+  const residency::StoreContext context_;
   residency::Residents& residents_;
   Deletions& deletions_;
   Switches& switches_;

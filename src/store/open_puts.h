@@ -32,7 +32,7 @@ class OpenPuts final {
   }
 
  private:
-  const residency::StoreContext& context_;
+  const residency::StoreContext context_;
   residency::Removal& removal_;
 };
 

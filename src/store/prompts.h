@@ -75,7 +75,7 @@ class Prompts final {
                          policy::Reuse::Prompt& prompt);
   void UseBlock(catalog::BlockId block, std::uint64_t position, policy::Reuse::Prompt& prompt);
 
-  const residency::StoreContext& context_;
+  const residency::StoreContext context_;
   residency::Residents& residents_;
   residency::AwaitedTurns& turns_;
   std::list<Noted> noted_;  // the oldest first

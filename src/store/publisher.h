@@ -67,7 +67,7 @@ class Publisher final {
                    const catalog::NamespaceEntry& entry);
   void MarkBehind(catalog::BlockId block, std::uint16_t group, const catalog::NamespaceEntry& entry);
 
-  const residency::StoreContext& context_;
+  const residency::StoreContext context_;
   residency::LowerTier& lower_;
   residency::Residents& residents_;
   residency::Removal& removal_;

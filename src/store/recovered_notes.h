@@ -37,7 +37,7 @@ class RecoveredNotes final {
   Task<void> FindEnds();
   Task<std::uint64_t> UnusedNumber();
 
-  const residency::StoreContext& context_;
+  const residency::StoreContext context_;
   RecoveryState& state_;
   std::map<std::pair<catalog::TreeId, std::uint64_t>, End> ends_;  // the last of each conversation
 };

@@ -82,7 +82,7 @@ class StoreRecovery final {
   void AdmitLower(RecoveryState& state, const tier::TierEntry& found);
   void Adopt(catalog::TreeId tree, const catalog::Forest::Copy& copy);
 
-  const residency::StoreContext& context_;
+  const residency::StoreContext context_;
   residency::LowerTier& lower_;
   residency::Residents& residents_;
   residency::WriteBack& write_back_;

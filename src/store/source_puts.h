@@ -146,7 +146,7 @@ class SourcePuts final {
   Status TakeFacts(catalog::Put& put, SourceFacts& facts);
   void LetGo(catalog::PutIndex put);
 
-  const residency::StoreContext& context_;
+  const residency::StoreContext context_;
   residency::Residents& residents_;
   residency::Room& room_;
   OpenPuts& puts_;

@@ -54,7 +54,7 @@ class Survey final {
   // Touches that it cost.
   std::uint32_t CountBlock(const catalog::Block& block, NamespaceUse& use) const;
 
-  const residency::StoreContext& context_;
+  const residency::StoreContext context_;
   const Namespaces& namespaces_;
   Uses last_;
   bool walking_ = false;

@@ -128,7 +128,7 @@ class WholeChains final {
     return block < marks_.size() && (marks_[block] == kCame || marks_[block] == kGiven);
   }
 
-  const residency::StoreContext& context_;
+  const residency::StoreContext context_;
   residency::Residents& residents_;
   residency::Fetcher& fetcher_;
   const WalkOrder order_;

@@ -79,7 +79,7 @@ class Writer final {
   Task<void> Finish(WriteCall& call, PartJob& job);
   void NoteRefused(WriteCall& call, const PartJob& job);
 
-  const residency::StoreContext& context_;
+  const residency::StoreContext context_;
   residency::LowerTier& lower_;
   residency::Residents& residents_;
   residency::Room& room_;
