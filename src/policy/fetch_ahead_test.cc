@@ -36,6 +36,27 @@ TEST(FetchAhead, TurnToldForAtOnceIsFetchedForBehindTheOneThatTellsOfIt) {
   EXPECT_EQ(FetchAhead().WindowOf(1), (FetchAhead::Window{1, 1'001}));
 }
 
+TEST(FetchAhead, FetchBeginsSoonerByWhatItsBytesTakeAtTheRateOfReadsBefore) {
+  FetchAhead ahead;
+  const FetchAhead::Window window{50'000, 70'000};
+  EXPECT_EQ(ahead.BeginMs(window, 1u << 30), 50'000u) << "nothing was read yet";
+  ahead.NoteRead(1'000'000, 2'000);
+  EXPECT_EQ(ahead.BeginMs(window, 0), 50'000u);
+  EXPECT_EQ(ahead.BeginMs(window, 1'000'000'000), 48'000u);
+  EXPECT_EQ(ahead.BeginMs(window, 3'000'000'000), 44'000u);
+  ahead.NoteRead(1'000'000, 4'000);
+  EXPECT_EQ(ahead.BeginMs(window, 1'000'000'000), 47'000u) << "the first says no more than the second";
+  for (int i = 0; i < 1'000; ++i) ahead.NoteRead(1'000'000, 8'000);
+  EXPECT_NEAR(static_cast<double>(ahead.BeginMs(window, 1'000'000'000)), 42'000, 1) << "the tier is slower";
+}
+
+TEST(FetchAhead, FetchBeginsNoSoonerThanHalfWayHoweverMuchThereIs) {
+  FetchAhead ahead;
+  ahead.NoteRead(1, 1'000'000);
+  EXPECT_EQ(ahead.BeginMs({50'000, 70'000}, ~std::uint64_t{0}), 25'000u);
+  EXPECT_EQ(ahead.BeginMs({1, 1'001}, ~std::uint64_t{0}), 0u);
+}
+
 TEST(FetchAhead, PromptThatIsAskedForAgainAtOnceIsNotItsNextTurn) {
   EXPECT_FALSE(FetchAhead::IsTurn(60'000, 300));
   EXPECT_TRUE(FetchAhead::IsTurn(60'000, 20'000)) << "however early it is";

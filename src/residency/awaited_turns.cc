@@ -13,19 +13,18 @@ void AwaitedTurns::Tell(catalog::TreeId tree, catalog::KeyHash last, std::uint32
   context_.counters.turns_told.Add();
   if (const auto same = by_last_.find(last); same != by_last_.end()) GiveUp(same->second);
   const std::uint64_t now_ms = residents_.NowMs();
-  const auto window = ahead_.WindowOf(told_ms);
+  const auto believed = ahead_.WindowOf(told_ms);
   // Without a window it is waited for all the same, to learn whether such times are true by now.
-  const std::uint64_t from_ms = now_ms + (window ? window->from_ms : told_ms / 2);
-  auto turn = std::make_shared<Turn>(
-      Turn{.tree = tree,
-           .last = last,
-           .told_ms = told_ms,
-           .asked_ms = now_ms,
-           .until_ms = now_ms + (window ? window->until_ms : 2 * std::uint64_t{told_ms}),
-           .since_ms = from_ms});
-  const std::uint64_t first_ms = window ? from_ms : turn->until_ms;
-  turn->due = !window;
-  Await(std::move(turn), first_ms);
+  const auto window = believed.value_or(policy::FetchAhead::Window{told_ms / 2, 2 * std::uint64_t{told_ms}});
+  auto turn = std::make_shared<Turn>(Turn{.tree = tree,
+                                          .last = last,
+                                          .told_ms = told_ms,
+                                          .asked_ms = now_ms,
+                                          .window = window,
+                                          .until_ms = now_ms + window.until_ms,
+                                          .since_ms = now_ms + window.from_ms,
+                                          .next = believed ? Next::kAskSize : Next::kLapse});
+  Await(std::move(turn), now_ms + (believed ? policy::FetchAhead::AskMs(window) : window.until_ms));
   context_.steps.Count(2);
   while (due_.size() > kMost) GiveUp(std::prev(due_.end()));
   changed_.Pulse();
@@ -36,6 +35,13 @@ void AwaitedTurns::Tell(catalog::TreeId tree, catalog::KeyHash last, std::uint32
 void AwaitedTurns::Await(TurnPtr turn, std::uint64_t at_ms) {
   const catalog::KeyHash last = turn->last;
   by_last_[last] = due_.emplace(at_ms, std::move(turn));
+}
+
+void AwaitedTurns::Again(Due::iterator at, std::uint64_t at_ms, Next next) {
+  TurnPtr turn = std::move(at->second);
+  due_.erase(at);
+  turn->next = next;
+  Await(std::move(turn), at_ms);
 }
 
 AwaitedTurns::TurnPtr AwaitedTurns::Take(Due::iterator at) {
@@ -107,18 +113,49 @@ Task<void> AwaitedTurns::Run() {
     residents_.NoteTime();
     TurnPtr turn = first->second;
     context_.steps.Count();
-    if (turn->due) {
-      Take(first);
-      co_await Lapse(std::move(turn));
-      continue;
+    switch (turn->next) {
+      case Next::kAskSize: co_await AskSize(turn); break;
+      case Next::kFetch:
+        turn->fetched = false;
+        Again(first, turn->until_ms, Next::kLapse);
+        co_await FetchFor(turn);
+        break;
+      case Next::kLapse:
+        Take(first);
+        co_await Lapse(std::move(turn));
+        break;
     }
-    due_.erase(first);
-    turn->due = true;
-    turn->fetched = false;
-    Await(turn, turn->until_ms);
-    co_await FetchFor(turn);
   }
   running_ = false;
+}
+
+// What is in memory yet counts as well: by the time that it is fetched others may have pushed it out.
+Task<void> AwaitedTurns::AskSize(TurnPtr turn) {
+  Again(by_last_.at(turn->last), turn->asked_ms + turn->window.from_ms, Next::kFetch);
+  std::deque<catalog::KeyHash> chain = co_await FindChain(*turn);
+  const std::uint64_t most = policy::FetchAhead::MostHeld(context_.slots.bytes());
+  std::uint64_t bytes = 0;
+  for (; !chain.empty() && bytes < most && !turn->over; chain.pop_front()) {
+    if (context_.steps.Spent()) co_await Yield();
+    bytes += BytesOf(turn->tree, chain.front());
+  }
+  if (turn->over) co_return;
+  const std::uint64_t begin_ms = ahead_.BeginMs(turn->window, std::min(bytes, most));
+  Again(by_last_.at(turn->last), turn->asked_ms + begin_ms, Next::kFetch);
+}
+
+std::uint64_t AwaitedTurns::BytesOf(catalog::TreeId tree, catalog::KeyHash key_hash) const {
+  const catalog::NamespaceEntry* entry = context_.catalog.EntryOf(tree);
+  if (entry == nullptr) return 0;
+  context_.steps.Count();
+  const catalog::BlockId block = context_.catalog.FindKeyHash(tree, key_hash);
+  if (block == catalog::kNoId) return 0;
+  std::uint64_t bytes = 0;
+  for (std::uint16_t group = 0; group < entry->groups.size(); ++group) {
+    context_.steps.Count();
+    if (const auto copy = context_.forest.See(block, group)) bytes += copy->body_bytes;
+  }
+  return bytes;
 }
 
 Task<void> AwaitedTurns::FetchFor(TurnPtr turn) {
@@ -166,7 +203,7 @@ Task<bool> AwaitedTurns::FetchBlock(Turn& turn, catalog::KeyHash key_hash) {
     if (turn.over || catalog::Catalog::Expired(copy->expiry, context_.catalog.NowS()) ||
         !MayHold(turn.tree, group, copy->body_bytes))
       co_return false;
-    const bool came = co_await FetchRecord(turn, context_.forest.Take(block, group));
+    const bool came = co_await FetchRecord(turn, context_.forest.Take(block, group), copy->body_bytes);
     if (!came) co_return false;
   }
 }
@@ -178,14 +215,18 @@ bool AwaitedTurns::MayHold(catalog::TreeId tree, std::uint16_t group, std::uint6
           policy::FetchAhead::MayHold(residents_.order().held() + 1, context_.options.max_blocks));
 }
 
-Task<bool> AwaitedTurns::FetchRecord(Turn& turn, catalog::RecordId record) {
+Task<bool> AwaitedTurns::FetchRecord(Turn& turn, catalog::RecordId record, std::uint64_t bytes) {
+  const Instant began = context_.clock.Now();
   const catalog::RecordHandle handle = context_.catalog.HandleOf(record);
   turn.fetch = fetcher_.Start(record);
   turn.fetch->held = true;
   co_await turn.fetch->done.Wait();
   const bool came = turn.fetch->status.ok();
   turn.fetch.reset();
-  if (came) context_.counters.fetched_ahead.Add();
+  if (came) {
+    context_.counters.fetched_ahead.Add();
+    ahead_.NoteRead(bytes, static_cast<std::uint64_t>(context_.clock.Now().UsSince(began)));
+  }
   const bool here = context_.catalog.Lives(handle) && context_.forest.record(handle.record).in_memory();
   if (turn.over) {
     LetGo(handle, Why::kGivenUp);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Turns of sessions to come, as callers tell of them with a prompt (PromptHints::next_turn_ms): the prompt's
-// blocks that lie below memory are fetched shortly before, and held in memory until the turn has come or is
-// late (policy/fetch_ahead.h). What was held for one that did not come is the next to leave.
+// blocks that lie below memory are fetched shortly before, as much sooner as they take to be read, and held
+// in memory until the turn has come or is late (policy/fetch_ahead.h). What was held for one that did not
+// come is the next to leave.
 //
 // One block is fetched at a time, so that a read that a client waits for waits for one transfer of these at
 // most. What is held leaves after all else and not never: no put, lease or resize is refused for its sake.
@@ -55,13 +56,16 @@ class AwaitedTurns final {
  private:
   static constexpr std::size_t kMostBlocks = 262'144;  // of a prompt
 
+  enum class Next : std::uint8_t { kAskSize, kFetch, kLapse };
   struct Turn {
     catalog::TreeId tree = catalog::kNoId;
     catalog::KeyHash last = 0;
     std::uint32_t told_ms = 0;
-    std::uint64_t asked_ms = 0, until_ms = 0;
-    std::uint64_t since_ms = 0;  // its block was used by nobody else from then on
-    bool due = false;            // what lies below is fetched, or was
+    std::uint64_t asked_ms = 0;
+    policy::FetchAhead::Window window{};  // from then on
+    std::uint64_t until_ms = 0;           // its end, by the clock
+    std::uint64_t since_ms = 0;           // its block was used by nobody else from then on
+    Next next = Next::kAskSize;           // what is to be done for it when it is due
     bool over = false;
     std::shared_ptr<PendingFetch> fetch;  // of it, that is on its way
     bool fetched = true;                  // nothing is left to be fetched
@@ -76,12 +80,15 @@ class AwaitedTurns final {
   TurnPtr Take(Due::iterator at);
   void GiveUp(Due::iterator at);
   Task<void> Run();
+  void Again(Due::iterator at, std::uint64_t at_ms, Next next);
+  Task<void> AskSize(TurnPtr turn);
   Task<void> FetchFor(TurnPtr turn);
   // Its blocks, from the last one on.
   Task<std::deque<catalog::KeyHash>> FindChain(const Turn& turn);
+  std::uint64_t BytesOf(catalog::TreeId tree, catalog::KeyHash key_hash) const;
   // Those records of a block that lie below memory; false: no more is fetched for the turn.
   Task<bool> FetchBlock(Turn& turn, catalog::KeyHash key_hash);
-  Task<bool> FetchRecord(Turn& turn, catalog::RecordId record);
+  Task<bool> FetchRecord(Turn& turn, catalog::RecordId record, std::uint64_t bytes);
   bool MayHold(catalog::TreeId tree, std::uint16_t group, std::uint64_t body_bytes) const;
   // It is late.
   Task<void> Lapse(TurnPtr turn);

@@ -26,6 +26,7 @@ class AwaitedTurnsTest : public store::BlockStoreTest {
   static constexpr PromptHints kInAMinute{.next_turn_ms = 60'000};
 
   void Begin(std::uint64_t blocks, std::int64_t read_us = 1, std::uint32_t headers = 4) {
+    tier_us_ = read_us;
     store::TestStoreOptions options;
     options.headers = headers;
     options.alignment = 512;
@@ -99,7 +100,7 @@ class AwaitedTurnsTest : public store::BlockStoreTest {
       const std::uint64_t before = written.value();
       ASSERT_EQ(WriteOne(std::move(part)).state, store::State::kPublished);
       bodies_.clear();
-      for (int round = 0; written.value() == before && round < 1'000; ++round) PassUs(10);
+      for (int round = 0; written.value() == before && round < 1'000; ++round) PassUs(10 + tier_us_ / 100);
     }
     std::vector<BlockKey> keys;
     for (std::size_t i = chain.size(); i-- > 0;) keys.push_back(store::Key(chain[i]));
@@ -121,6 +122,7 @@ class AwaitedTurnsTest : public store::BlockStoreTest {
   void TearDown() override { t.reset(); }  // before its media
 
   tier::SimulatedMedia media_;
+  std::int64_t tier_us_ = 0;
   std::size_t in_memory_ = 0, known_ = 0;  // of the prompt that was named last
 };
 
@@ -199,6 +201,27 @@ TEST_F(AwaitedTurnsTest, TurnThatComesWhileItsChainIsOnItsWayIsCountedAsTooLate)
   PassMs(200'000);
   EXPECT_LE(Counters().fetched_ahead.value(), 4u) << "the turn reads the rest by itself";
   EXPECT_EQ(Occupied().held_bytes, 0u);
+}
+
+// The window begins 52.5 s after the first turn was told of, and 52.6 s after the second, since the first
+// came in time. A read takes a tenth of a second at least: without a lead four would have ended by 53 s.
+TEST_F(AwaitedTurnsTest, FetchBeginsAsMuchSoonerAsTheReadsBeforeSayThatItTakes) {
+  Begin(40, 100'000);
+  const Instant first = t->clock.Now();
+  TellAndPushOut();
+  PassUs(52'400'000 - t->clock.Now().UsSince(first));
+  EXPECT_EQ(Counters().fetched_ahead.value(), 0u) << "nothing is known of reads before";
+  PassUs(60'000'000 - t->clock.Now().UsSince(first));
+  ASSERT_EQ(Counters().fetched_ahead.value(), 10u);
+  const Instant second = t->clock.Now();
+  Ask(Of(1, 11), kInAMinute);
+  PushOut(2'000, 40);
+  ASSERT_EQ(Resident(Of(1, 11)), 0u);
+  PassUs(48'000'000 - t->clock.Now().UsSince(second));
+  EXPECT_EQ(Resident(Of(1, 11)), 0u) << "and no sooner than it has to be";
+  PassUs(53'000'000 - t->clock.Now().UsSince(second));
+  EXPECT_EQ(Resident(Of(1, 11)), 11u);
+  EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
 }
 
 TEST_F(AwaitedTurnsTest, ReadOfAClientWaitsForOneTransferAtMost) {
