@@ -203,7 +203,7 @@ void SimNode::Serve() {
         if (!RunTask(resizing_->Close())) break;
         gone_ = true;
       }
-      if (gone_ && has_lower_tier()) {
+      if (gone_) {
         // Nothing is under way any more when it ends in order: what is in use then is too much.
         gone_ = false;
         if (!RunTask(store_->Close())) break;
