@@ -70,15 +70,25 @@ class Arguments final {
   std::span<const std::byte> bytes_;
 };
 
-// kInvalid for a length that no key has. `none_allowed`: length 0 is no key.
-inline Result<BlockKey> KeyOf(const wire::KeyItem& item, bool none_allowed = false) {
-  if (item.size == 0 && none_allowed) return BlockKey();
+// Into `key`, which has no bytes past its length whatever the item has. kInvalid for a length that no key has.
+// All 32 bytes are copied: a copy of as many as the length says is a run of small stores, on which whoever
+// moves the key next waits.
+inline Status TakeKey(const wire::KeyItem& item, BlockKey& key) {
   if (item.size < BlockKey::kMinBytes || item.size > BlockKey::kMaxBytes)
-    return Error(Code::kInvalid, Text("a key of ", item.size, " bytes: keys have ", BlockKey::kMinBytes,
-                                      " to ", BlockKey::kMaxBytes));
-  BlockKey key;
-  std::memcpy(key.bytes.data(), item.bytes.data(), item.size);
+    return Status(Code::kInvalid, Text("a key of ", item.size, " bytes: keys have ", BlockKey::kMinBytes,
+                                       " to ", BlockKey::kMaxBytes));
+  std::memcpy(key.bytes.data(), item.bytes.data(), BlockKey::kMaxBytes);
+  if (item.size < BlockKey::kMaxBytes)
+    std::memset(key.bytes.data() + item.size, 0, BlockKey::kMaxBytes - item.size);
   key.length = static_cast<std::uint8_t>(item.size);
+  return Status();
+}
+
+// `none_allowed`: length 0 is no key.
+inline Result<BlockKey> KeyOf(const wire::KeyItem& item, bool none_allowed = false) {
+  BlockKey key;
+  if (item.size == 0 && none_allowed) return key;
+  if (Status status = TakeKey(item, key); !status.ok()) return std::unexpected(std::move(status));
   return key;
 }
 
