@@ -131,8 +131,15 @@ std::vector<std::byte> EncodeHead(const MatchRequest& request, std::size_t keys)
 }
 
 void AppendKeys(std::vector<std::byte>& question, std::span<const BlockKey> keys) {
-  Encoder out(question);
-  for (const BlockKey& key : keys) PutKey(out, key);
+  const std::size_t before = question.size();
+  question.resize(before + keys.size() * (1 + BlockKey::kMaxBytes));
+  std::byte* to = question.data() + before;
+  for (const BlockKey& key : keys) {
+    StoreAt(to, 0, key.length);
+    std::memcpy(to + 1, key.bytes.data(), BlockKey::kMaxBytes);  // the next one begins where this one ends
+    to += 1 + key.length;
+  }
+  question.resize(static_cast<std::size_t>(to - question.data()));
 }
 
 std::vector<std::byte> Encode(const MatchRequest& request) {
@@ -155,12 +162,20 @@ std::optional<MatchRequest> DecodeHead(net::ConstPiece bytes, std::size_t* keys,
 }
 
 bool TakeKeys(net::ConstPiece* behind, std::size_t most, MatchRequest* request) {
-  Decoder in(*behind);
+  std::size_t at = 0;
   for (std::size_t i = 0; i < most; ++i) {
-    if (!TakeKey(in, &request->keys.emplace_back())) return false;
+    const net::ConstPiece left = behind->subspan(at);
+    const std::size_t length = left.empty() ? 0 : LoadAt<std::uint8_t>(left.data(), 0);
+    if (length == 0 || length > BlockKey::kMaxBytes || left.size() <= length) return false;
+    BlockKey& key = request->keys.emplace_back();
+    key.length = static_cast<std::uint8_t>(length);
+    std::memcpy(key.bytes.data(), left.data() + 1, std::min(left.size() - 1, BlockKey::kMaxBytes));
+    if (length < BlockKey::kMaxBytes)
+      std::memset(key.bytes.data() + length, 0, BlockKey::kMaxBytes - length);
+    at += 1 + length;
   }
-  *behind = behind->last(in.left());
-  return in.ok();
+  *behind = behind->subspan(at);
+  return true;
 }
 
 std::optional<MatchRequest> DecodeMatchRequest(net::ConstPiece bytes) {

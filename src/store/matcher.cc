@@ -26,10 +26,13 @@ Task<Result<std::vector<MatchRun>>> Matcher::MatchRest(std::uint32_t slot, std::
   MatchedRuns runs;
   // Blocks that the index matched.
   if (matched > 0 && !rest.empty()) co_await LookBack(tree, catalog::KeyHashOf(tree, rest[0]), matched, &run);
+  std::uint64_t now_s = 0;  // of the step: a look at the clock costs as much as one at a block
   for (std::size_t i = 0; i < rest.size(); ++i) {
-    if (context_.steps.Spent()) co_await Yield();
-    if (context_.catalog.EntryOf(tree) == nullptr) co_return std::vector<MatchRun>();
-    const std::uint64_t now_s = context_.catalog.NowS();
+    if (i == 0 || context_.steps.Spent()) {
+      if (context_.steps.Spent()) co_await Yield();
+      if (context_.catalog.EntryOf(tree) == nullptr) co_return std::vector<MatchRun>();
+      now_s = context_.catalog.NowS();
+    }
     const catalog::BlockId block = context_.catalog.Find(tree, rest[i]);
     bool full = true, windows = true;
     bool expired = false;
