@@ -112,6 +112,8 @@ class Catalog final {
   BlockId AddBlock(TreeId tree, KeyHash key_hash, BlockId parent);
 
   static bool Expired(std::uint32_t expiry, std::uint64_t now_s) { return expiry != 0 && now_s >= expiry; }
+  // By now. The clock is read for what has an end alone.
+  bool Expired(std::uint32_t expiry) { return expiry != 0 && Expired(expiry, NowS()); }
   // True if the block's record of the group may be read now, in any tier; and that record, or kNoId.
   bool Readable(BlockId block, std::uint16_t group, std::uint64_t now_s) const;
   RecordId ReadableRecord(BlockId block, std::uint16_t group, std::uint64_t now_s);

@@ -200,8 +200,7 @@ Task<bool> AwaitedTurns::FetchBlock(Turn& turn, catalog::KeyHash key_hash) {
     const auto copy = context_.forest.See(block, group);
     context_.steps.Count();
     if (!copy || copy->in_memory) continue;
-    if (turn.over || catalog::Catalog::Expired(copy->expiry, context_.catalog.NowS()) ||
-        !MayHold(turn.tree, group, copy->body_bytes))
+    if (turn.over || context_.catalog.Expired(copy->expiry) || !MayHold(turn.tree, group, copy->body_bytes))
       co_return false;
     const bool came = co_await FetchRecord(turn, context_.forest.Take(block, group), copy->body_bytes);
     if (!came) co_return false;

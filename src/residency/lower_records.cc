@@ -17,7 +17,7 @@ Task<bool> LowerRecords::Keep(const tier::TierEntry& entry, std::uint64_t kept_b
   if (block == catalog::kNoId) co_return false;
   context_.steps.Count(2);
   // What a quota reserves moves as long as it is there: it may be all that a room holds.
-  const bool expired = catalog::Catalog::Expired(copy.expiry, context_.catalog.NowS());
+  const bool expired = context_.catalog.Expired(copy.expiry);
   const bool reserved = context_.options.quotas.ReservedBelow(
       context_.catalog.GroupOf(context_.forest.block(block).tree), context_.catalog.counted().below());
   if (reserved && !expired && kept_bytes + entry.record_bytes <= room_bytes) co_return true;

@@ -158,8 +158,7 @@ Task<void> WriteBack::Gather(std::deque<BatchItem>& items) {
     catalog::Record& r = context_.forest.record(handle.record);
     const catalog::TreeId tree = context_.forest.block(r.block).tree;
     const std::uint64_t record_bytes = context_.catalog.RecordBytesOf(tree, r.group, r.body_bytes);
-    const bool wanted = r.in_memory() && !r.in_lower_tier() &&
-                        !catalog::Catalog::Expired(r.expiry, context_.catalog.NowS()) &&
+    const bool wanted = r.in_memory() && !r.in_lower_tier() && !context_.catalog.Expired(r.expiry) &&
                         context_.catalog.EntryOf(tree) != nullptr;
     const tier::Tier::Room room = wanted ? lower_->RoomFor(bytes + record_bytes) : tier::Tier::Room::kYes;
     if (room == tier::Tier::Room::kNoRoom) break;

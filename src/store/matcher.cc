@@ -83,7 +83,7 @@ std::optional<BlockLook> Matcher::LookAt(std::uint32_t slot, const BlockKey& key
   bool full = block != catalog::kNoId, in_memory = true;
   for (std::size_t g = 0; full && g < entry->groups.size(); ++g) {
     const auto copy = context_.forest.See(block, static_cast<std::uint16_t>(g));
-    const bool expired = copy && catalog::Catalog::Expired(copy->expiry, context_.catalog.NowS());
+    const bool expired = copy && context_.catalog.Expired(copy->expiry);
     if (expired) look.went = catalog::WentBy::kExpired;
     in_memory = in_memory && (!copy || copy->in_memory);
     full = (copy && !expired) || entry->groups[g].reach != Reach::kFull;

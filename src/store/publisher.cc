@@ -166,7 +166,7 @@ residency::Step Publisher::FindPresent(catalog::PutIndex put, catalog::BlockId p
   if (unsure) return WaitUntilSure(put);
   if (*block == catalog::kNoId) return residency::Step::kDone;
   if (const auto copy = context_.forest.See(*block, p.name.group)) {
-    if (!catalog::Catalog::Expired(copy->expiry, context_.catalog.NowS())) {
+    if (!context_.catalog.Expired(copy->expiry)) {
       if (p.conversation != 0) context_.conversations.Uses(p.name.tree, p.name.key, p.conversation);
       puts_.End(put, Code::kOk);
       return residency::Step::kWaits;

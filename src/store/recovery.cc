@@ -487,8 +487,7 @@ void StoreRecovery::AdmitLower(RecoveryState& state, const tier::TierEntry& foun
     ++state.older_records[lower_->DescribeMedium(found.location)];
     return refuse();
   }
-  if (state.journal.damaged || known == state.trees.end() ||
-      catalog::Catalog::Expired(found.expiry, context_.catalog.NowS()))
+  if (state.journal.damaged || known == state.trees.end() || context_.catalog.Expired(found.expiry))
     return refuse();
   const catalog::TreeId tree = known->second;
   const catalog::NamespaceEntry& entry = *context_.catalog.EntryOf(tree);

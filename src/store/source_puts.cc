@@ -53,7 +53,7 @@ std::optional<bool> SourcePuts::Present(catalog::TreeId tree, const SourceBlock&
   if (unsure) return std::nullopt;
   if (found == catalog::kNoId) return false;
   const auto copy = context_.forest.See(found, block.group);
-  return copy && !catalog::Catalog::Expired(copy->expiry, context_.catalog.NowS());
+  return copy && !context_.catalog.Expired(copy->expiry);
 }
 
 bool SourcePuts::Here(std::uint32_t slot, const BlockKey& key, std::uint16_t group) {
@@ -157,8 +157,7 @@ Task<Status> SourcePuts::Finish(SourcePut given, SourceFacts facts, Admission& a
       co_await Yield();
       continue;
     }
-    if (answer == Admission::Answer::kRefuse ||
-        catalog::Catalog::Expired(p.expiry, context_.catalog.NowS())) {
+    if (answer == Admission::Answer::kRefuse || context_.catalog.Expired(p.expiry)) {
       refused = true;
       puts_.End(index, Code::kMiss);
       break;

@@ -47,9 +47,7 @@ std::optional<catalog::Forest::Copy> WholeChains::See(catalog::BlockId block) co
       !order_.wanted[tree->slot])
     return std::nullopt;
   const std::optional<catalog::Forest::Copy> copy = context_.forest.See(block, entry->first_full);
-  if (!copy || (!copy->in_memory && !lower_) ||
-      catalog::Catalog::Expired(copy->expiry, context_.catalog.NowS()))
-    return std::nullopt;
+  if (!copy || (!copy->in_memory && !lower_) || context_.catalog.Expired(copy->expiry)) return std::nullopt;
   return copy;
 }
 
