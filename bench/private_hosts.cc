@@ -15,15 +15,18 @@
 namespace cistern {
 namespace {
 
-// `ip` with these words.
-Status Ip(const std::vector<std::string>& words) {
-  std::vector<std::string> command = {"ip"};
-  command.insert(command.end(), words.begin(), words.end());
+Status Run(const std::vector<std::string>& command) {
   const Result<std::string> said = OutputOf(command);
   if (said) return Status();
   std::string line;
   for (const std::string& word : command) line += word + " ";
   return Status(said.error().code(), Text(line, "failed: ", said.error().message()));
+}
+
+// `ip` with these words.
+Status Ip(std::vector<std::string> words) {
+  words.insert(words.begin(), "ip");
+  return Run(words);
 }
 
 Status All(const std::vector<std::vector<std::string>>& commands) {
@@ -32,6 +35,10 @@ Status All(const std::vector<std::vector<std::string>>& commands) {
   }
   return Status();
 }
+
+std::string NameOf(std::uint64_t number) { return Text("node", number); }
+std::string LinkTo(std::uint64_t number) { return Text("to-node", number); }
+std::string AddressOf(std::uint64_t number) { return Text("10.77.0.", number); }
 
 Result<std::string> ProgramIp() {
   for (const char* path : {"/usr/sbin/ip", "/sbin/ip", "/usr/bin/ip", "/bin/ip"}) {
@@ -59,8 +66,7 @@ Status PrivateHosts::Enter() {
 
 Result<LocalCell::Place> PrivateHosts::Make(std::uint64_t number, const std::string& directory,
                                             std::uint64_t bytes) {
-  const std::string name = Text("node", number), link = Text("to-node", number),
-                    address = Text("10.77.0.", number);
+  const std::string name = NameOf(number), link = LinkTo(number), address = AddressOf(number);
   if (mkdir(directory.c_str(), 0700) != 0 ||
       mount("tmpfs", directory.c_str(), "tmpfs", 0, Text("mode=0700,size=", bytes).c_str()) != 0)
     return Error(Code::kIoError, Text(directory, ": no tmpfs: ", ErrnoText(errno)));
@@ -78,5 +84,28 @@ Result<LocalCell::Place> PrivateHosts::Make(std::uint64_t number, const std::str
 }
 
 void PrivateHosts::Leave(const std::string& directory) { umount2(directory.c_str(), MNT_DETACH); }
+
+// The bucket holds what the loops of both ends send between two turns of the timer.
+Status PrivateHosts::Limit(std::uint64_t number, std::uint64_t bits_a_second) {
+  const auto bucket = [&](const std::vector<std::string>& tc, const std::string& device) {
+    std::vector<std::string> words = tc;
+    words.insert(words.end(), {"qdisc", "replace", "dev", device, "root", "tbf", "rate",
+                               Text(bits_a_second, "bit"), "burst", "512kb", "latency", "50ms"});
+    return Run(words);
+  };
+  if (Status sends = bucket({"tc", "-n", NameOf(number)}, "eth0"); !sends.ok()) return sends;
+  return bucket({"tc"}, LinkTo(number));
+}
+
+Status PrivateHosts::SetLink(std::uint64_t number, bool up) {
+  return Ip({"link", "set", LinkTo(number), up ? "up" : "down"});
+}
+
+// Frames to an address that no host has are dropped by all of them, and nobody tells the sender.
+Status PrivateHosts::SetWay(std::uint64_t from, std::uint64_t to, bool open) {
+  if (open) return Ip({"-n", NameOf(from), "neighbour", "del", AddressOf(to), "dev", "eth0"});
+  return Ip({"-n", NameOf(from), "neighbour", "replace", AddressOf(to), "lladdr", "02:00:00:00:00:00", "dev",
+             "eth0", "nud", "permanent"});
+}
 
 }  // namespace cistern

@@ -25,6 +25,14 @@ class PrivateHosts final {
                                        std::uint64_t bytes);
   // Lets go of the tmpfs, so that the directory can be removed.
   static void Leave(const std::string& directory);
+  // What a host sends and what it receives, each at most so much a second, by token buckets.
+  static Status Limit(std::uint64_t number, std::uint64_t bits_a_second);
+  // A host's link, in both directions.
+  static Status SetLink(std::uint64_t number, bool up);
+  // What `from` sends to `to`, kEtcd for where etcd stands, arrives (no more); the other direction is as it
+  // was.
+  static constexpr std::uint64_t kEtcd = 254;
+  static Status SetWay(std::uint64_t from, std::uint64_t to, bool open);
 };
 
 }  // namespace cistern

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cell of a chaos: an etcd and nodes that can be killed, stopped and cut off. Where root runs it each
+// node has a network namespace and a tmpfs of its own, and the last of them a slower link; else all are on
+// loopback, where no link can be cut.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "chaos_client.h"
+#include "etcd/test_etcd.h"
+
+namespace cistern::chaos {
+
+class ChaosCell final {
+ public:
+  // `flash_bytes`, not 0, below each node's memory. Before any thread is made.
+  ChaosCell(std::size_t nodes, std::uint64_t flash_bytes) : flash_bytes_(flash_bytes), nodes_(nodes) {}
+  ~ChaosCell();
+  ChaosCell(const ChaosCell&) = delete;
+  ChaosCell& operator=(const ChaosCell&) = delete;
+
+  Status Start();
+  // Until each node has joined and reaches the others: for five minutes.
+  Status AwaitAll();
+  std::deque<ChaosNode>& nodes() { return nodes_; }
+  // Whether links can be cut; why not.
+  const Status& apart() const { return apart_; }
+
+  void KillNode(std::size_t node);
+  Status StartNode(std::size_t node);
+  void KillEtcd() { etcd_->Kill(); }
+  Status StartEtcd() { return etcd_->Start(); }
+  // While a node's client is promised nothing, because the node or a link of it stands still: nested.
+  void Stop(std::size_t node);
+  void GoOn(std::size_t node);
+  Status SetLink(std::size_t node, bool up);
+  // What one sends to another, or to etcd where that is none.
+  Status SetWay(std::size_t from, std::optional<std::size_t> to, bool open);
+
+ private:
+  Status MakeFlash();
+  Status MakeHosts();
+  std::vector<std::string> FlagsOf(std::size_t node) const;
+  Status AddNode(std::size_t node);
+
+  const std::uint64_t flash_bytes_;
+  std::string directory_;
+  std::string flash_;  // empty: nodes have memory alone
+  Status apart_;
+  std::optional<etcd::TestEtcd> etcd_;
+  std::string endpoint_;
+  struct Host {
+    std::string address = "127.0.0.1", directory;
+    std::vector<std::string> prefix;
+  };
+  std::vector<Host> hosts_;
+  std::deque<ChaosNode> nodes_;
+};
+
+}  // namespace cistern::chaos
