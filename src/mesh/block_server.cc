@@ -59,10 +59,9 @@ Task<net::RailSource::Answer> BlockServer::Find(net::ConstPiece question, Instan
       answer.status.ok() ? parts_.reader.Begin(ns->slot, parts_.clock.Wall().seconds).now_s : 0;
   std::vector<std::uint64_t> notes;
   // A stamp is as old as its record: others may have used the block since, and who wrote it may have ended.
-  if (answer.status.ok() && sending.record.stamp.conversation != 0) {
-    auto noted = co_await parts_.memory.NotesOf(*ns, request->key);
-    notes = noted ? std::move(*noted) : std::vector{sending.record.stamp.conversation};
-  }
+  // What nothing is noted of is nobody's here, and is so where it comes to.
+  if (answer.status.ok() && sending.record.stamp.conversation != 0)
+    notes = (co_await parts_.memory.NotesOf(*ns, request->key)).value_or(std::vector<std::uint64_t>());
   if (answer.status.ok()) answer = AnswerOf(*answered, sending, now_s, std::move(notes));
   if (answer.status.ok() && sending.record.seal.body_bytes() > request->body_bytes)
     answer.status = Status(Code::kMismatch, "it is larger than the room that there is for it");

@@ -107,6 +107,31 @@ TEST_F(BlockServerTest, R10WhatAnEndUnderWayTakesIsNotSentAsItsWritersWhoHasEnde
   EXPECT_EQ(loop->BlockOn(std::move(ending)).value_or(0), kBlocks);
 }
 
+// Ann wrote it, Bob used it and Ann has ended; past the bound of notes Bob's is forgotten.
+TEST_F(BlockServerTest, R10WhatIsNobodysIsNotSentAsItsWritersWhoHasEnded) {
+  constexpr std::uint64_t kAnn = 11, kBob = 22, kCarol = 33;
+  TestNodeOptions options;
+  options.store.max_noted_blocks = 4;
+  StartNodes(1, Blocks(), options);
+  Put(0, 1, std::nullopt, 4096, 0, kAnn);
+  const BlockKey key = store::Key(1);
+  const auto sent_as = [&]() -> std::optional<std::vector<std::uint64_t>> {
+    const BlockRequest request{
+        .history = 7, .name = *node(0).names->NameAt(slot), .key = key, .body_bytes = 4096, .worth_us = 1000};
+    const std::vector<std::byte> question = Encode(request);
+    const auto answer = loop->BlockOn(node(0).server->Find(question, After(1'000'000)));
+    if (!answer.status.ok() || !node(0).server->Sent(answer.handle)) return std::nullopt;
+    return DecodeBlockHead(answer.head)->notes;
+  };
+  EXPECT_EQ(sent_as(), (std::vector{kAnn}));
+  ASSERT_EQ(loop->BlockOn(node(0).store->Touch(slot, std::span(&key, 1), kBob)), 1u);
+  ASSERT_EQ(loop->BlockOn(node(0).store->EndConversation(slot, kAnn)).value_or(1), 0u);
+  EXPECT_EQ(sent_as(), (std::vector{kBob}));
+  for (std::uint64_t n = 2; n <= 5; ++n) Put(0, n, std::nullopt, 4096, 0, kCarol);
+  ASSERT_FALSE(node(0).store->source_puts().NotesOf(slot, key).has_value());
+  EXPECT_EQ(sent_as(), std::vector<std::uint64_t>());
+}
+
 TEST_F(BlockServerTest, TimeThatIsLeftIsRoundedDown) {
   StartNodes(1);
   Put(0, 1, std::nullopt, 4096, 100);
