@@ -43,6 +43,12 @@ class CellTest : public ::testing::Test {
     const auto client = cell_.etcd.Client("somebody");
     ASSERT_TRUE(cell_.loop->BlockOn(client->Commit(write, cell_.clock.Now().PlusUs(kSecond))).has_value());
   }
+  std::size_t KeysOf(const std::string& prefix) {
+    const auto client = cell_.etcd.Client("somebody");
+    const auto found = cell_.loop->BlockOn(
+        client->Range({.keys = etcd::KeyRange::Prefix(prefix)}, cell_.clock.Now().PlusUs(kSecond)));
+    return found ? found->keys.size() : 999;
+  }
   bool Has(std::size_t i, const BlockKey& key) const {
     return cell_.nodes[i]->store->tree().contains({name_, key});
   }
@@ -105,8 +111,8 @@ TEST_F(CellTest, MembershipIsBelievedNoLongerThanItsLeaseStands) {
   // A renewal begins when etcd has it, long before its answer is here; the lease's end is noticed at once.
   cell_.etcd.SetLags({.answer_us = 600'000, .event_us = 1'000, .lapse_us = 0});
   StartCell(3);
-  for (int round = 0; round < 4; ++round) {
-    cell_.RunFor(6 * kSecond + round * 700'000);  // it has renewed its lease and looked since
+  for (int round = 0; round < 16; ++round) {
+    cell_.RunFor(6 * kSecond + round * 170'000);  // it has renewed its lease and looked since
     ASSERT_GT(member(2).valid_until(), cell_.clock.Now());
     cell_.etcd.Cut("c");
     ASSERT_TRUE(cell_.RunUntil(20 * kSecond, [this] { return member(0).state().view.members.size() == 2; }));
@@ -194,6 +200,28 @@ TEST_F(CellTest, MemberBehindTheFloorDiscardsWhatItHas) {
   EXPECT_EQ(member(2).state().list.begin(), dropped->revision);
 }
 
+// Whatever it has asked by then.
+TEST_F(CellTest, R10WhatIsTrimmedWhileAMemberJoinsIsNotMissed) {
+  cell_.etcd.SetLags({.answer_us = 10'000, .event_us = 1'000, .lapse_us = 0});
+  StartCell(3);
+  for (std::uint64_t ms = 0; ms < 120; ms += 3) {
+    const BlockKey key = KeyOf(100 + ms);
+    Put(2, {key});
+    cell_.Kill(node(2));
+    const auto dropped = cell_.Drop(node(0), DropOfKeys(name_, {key}), DropWait::kDurable);
+    ASSERT_TRUE(dropped.has_value());
+    ASSERT_TRUE(cell_.RunUntil(kSecond, [&] { return member(0).state().seen >= dropped->revision; }));
+    cell_.Start(node(2));
+    cell_.RunFor(static_cast<std::int64_t>(ms) * 1'000);
+    cell_.etcd.Cut("c");
+    ASSERT_TRUE(cell_.loop->BlockOn(member(0).Trim({dropped->revision, 0})).ok());
+    cell_.etcd.Heal("c");
+    ASSERT_TRUE(cell_.RunUntil(20 * kSecond, [this] { return member(2).joined(); }));
+    ASSERT_FALSE(Has(2, key)) << ms << " ms after its start";
+    ASSERT_TRUE(Settled());
+  }
+}
+
 TEST_F(CellTest, CompactedWatchReadsAllInOneTransaction) {
   StartCell(2);
   Put(1, {KeyOf(1)});
@@ -266,6 +294,35 @@ TEST_F(CellTest, RestoredEtcdIsNoticedThoughItsRevisionHasRisenSince) {
   EXPECT_TRUE(cell_.RunUntil(30 * kSecond, [&] {
     return member(0).state().history != history && member(1).state().history != history;
   }));
+}
+
+// Before anybody has looked.
+TEST_F(CellTest, R10NothingIsTrimmedInAnEtcdThatWasRestoredMeanwhile) {
+  StartCell(2);
+  ASSERT_TRUE(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(5)})).has_value());
+  const auto backup = cell_.etcd.TakeBackup();
+  const std::uint64_t history = member(0).state().history;
+  ASSERT_TRUE(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(6)})).has_value());
+  const std::int64_t seen = member(0).state().seen;
+  cell_.etcd.Restore(*backup);
+  EXPECT_EQ(cell_.loop->BlockOn(member(0).Trim({seen, seen})).code(), Code::kLapsed);
+  const CellKeys keys("/cistern/");
+  EXPECT_EQ(KeysOf(keys.Drops()), 1u);
+  EXPECT_EQ(KeysOf(keys.Floor()), 0u);
+  EXPECT_TRUE(cell_.RunUntil(30 * kSecond, [&] { return member(1).state().history != history; }));
+}
+
+TEST_F(CellTest, FloorBeyondWhatEtcdHasCostsWhatIsHereAndEndsNobody) {
+  StartCell(1);
+  Commit(CellKeys("/cistern/").Floor(), CellFloor{1'000, 1'000}.Encode());
+  cell_.Start(cell_.Add("b"));
+  ASSERT_TRUE(Settled());
+  EXPECT_LE(member(1).state().list.begin(), cell_.etcd.header().revision);
+  Put(1, {KeyOf(1)});
+  const auto dropped = cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(1)}));
+  ASSERT_TRUE(dropped.has_value());
+  EXPECT_EQ(dropped->applied, 2u);
+  EXPECT_FALSE(Has(1, KeyOf(1)));
 }
 
 TEST_F(CellTest, DropInTheRevisionOfAChangeThatARestoredEtcdHasLostIsNotMissed) {

@@ -303,12 +303,14 @@ Task<void> DropFollower::Adopt(Snapshot snapshot) {
   const bool discards = other || behind || snapshot.unreadable;
   if (discards) {
     co_await DiscardAll();
-    // What cannot be read may have dropped anything up to now.
-    state_.list.Restart(snapshot.unreadable ? snapshot.header.revision : snapshot.floor.drops,
-                        snapshot.unreadable ? snapshot.header.revision : snapshot.floor.ends);
+    // What cannot be read may have dropped anything up to now. Nor is more gone than that below a floor that
+    // a member raised which took a restored etcd for the one before.
+    const std::int64_t now = snapshot.header.revision;
+    state_.list.Restart(snapshot.unreadable ? now : std::min(now, snapshot.floor.drops),
+                        snapshot.unreadable ? now : std::min(now, snapshot.floor.ends));
   } else if (ends_behind) {
     co_await DiscardNoted();
-    state_.list.RestartEnds(snapshot.floor.ends);
+    state_.list.RestartEnds(std::min(snapshot.header.revision, snapshot.floor.ends));
   }
   // With the list, in one step: what was listed is known.
   state_.known.Clear();

@@ -33,11 +33,18 @@ Task<Status> Trimmer::Trim(CellFloor floor) {
       {.key = keys_.Floor(), .what = Compare::What::kModRevision, .number = state_.floor_revision});
   raise.conditions.push_back(
       {.key = keys_.History(), .what = Compare::What::kModRevision, .number = state_.history_revision});
+  // A restored etcd has what was trimmed meanwhile and not what was seen last: its drops are another
+  // history's.
+  const Witness& seen = state_.witness;
+  if (seen.revision > (seen.of_end ? state_.floor.ends : state_.floor.drops))
+    raise.conditions.push_back(
+        {.key = seen.key, .what = Compare::What::kModRevision, .number = seen.revision});
   raise.then.push_back({.keys = {keys_.Floor(), ""}, .value = floor.Encode()});
   Instant deadline = executor().Now().PlusUs(CellLimits::kCallUs);
   const auto raised = co_await etcd_.Commit(std::move(raise), deadline);
   if (!raised) co_return raised.error();
-  if (!raised->succeeded) co_return Status(Code::kLapsed, "trim: another member has changed the floor");
+  if (!raised->succeeded)
+    co_return Status(Code::kLapsed, "trim: another member has changed the floor, or etcd is another one");
   std::int64_t revision = raised->header.revision;
   if (Status status = co_await DeleteUpTo(keys_.Drops(), floor.drops, &revision); !status.ok())
     co_return status;

@@ -29,8 +29,8 @@ class Trimmer final {
   // Trims when it is time to, for ever.
   Task<void> Run();
   // Nothing up to `floor` is kept; a floor that is already higher stays. Members that have seen less discard
-  // what they have. kLapsed: another member trims; etcd's errors, after which the floor may be raised and
-  // the rest is done next time.
+  // what they have. kLapsed: another member trims, or etcd was restored; etcd's errors. After either the
+  // floor may be raised, and the rest is done next time.
   Task<Status> Trim(CellFloor floor);
 
  private:

@@ -210,8 +210,10 @@ Task<void> CellWorld::Read(TestNode& at, TestNode& from, RecordName name, std::u
   ++taken;
   Say(Text("record ", record.put, " of ", from.host, " taken at ", at.host, ", a ", answered->a, ", seen ",
            at.member->state().seen, ", applied ", at.member->state().applied));
+  // What a member has seen before it has noticed a restore is the earlier etcd's.
+  const std::uint64_t life = calm_ && answered->history == unnoticed_ ? etcd_lives_ - 1 : etcd_lives_;
   taken_.push_back(
-      {&at, name.name, record.chain, answered->history, etcd_lives_, answered->a, at.member->state().seen});
+      {&at, name.name, record.chain, answered->history, life, answered->a, at.member->state().seen});
   for (const Dropped& dropped : dropped_) CheckTaken(taken_.back(), dropped);
   at.store->Put(name, std::move(record));
 }
@@ -253,11 +255,7 @@ void CellWorld::Act() {
 void CellWorld::ActOnMembers() {
   ++faults;
   TestNode& node = AnyNode();
-  if (!node.member) {
-    cell_.Start(node);
-    Say("start " + node.host);
-    return;
-  }
+  if (!node.member) return StartAgain(node);
   if (random_.Chance(0.25)) {
     if (!node.member->joined()) return;
     const auto up_to = static_cast<std::uint64_t>(node.member->state().seen);
@@ -279,10 +277,24 @@ void CellWorld::ActOnMembers() {
   cell_.Kill(node);
   if (random_.Chance(0.1)) node.boot = static_cast<std::uint8_t>(node.boot + 50);
   Later(random_.Chance(0.3) ? 30 * kSecond : kSecond, [this, &node] {
-    if (node.member) return;
-    cell_.Start(node);
-    Say("start " + node.host);
+    if (!node.member) StartAgain(node);
   });
+}
+
+// Mostly with what it missed trimmed while it reads: then the floor has to be of the same revision as the
+// drops.
+void CellWorld::StartAgain(TestNode& node) {
+  cell_.Start(node);
+  Say("start " + node.host);
+  if (random_.Chance(0.5)) Later(100'000, [this] { TrimAnywhere(); });
+}
+
+void CellWorld::TrimAnywhere() {
+  TestNode& node = AnyNode();
+  if (!node.member || !node.member->joined()) return;
+  const std::int64_t seen = node.member->state().seen;
+  Say(Text("trim ", seen, " at ", node.host));
+  node.calls->Spawn(TrimAt(node, {seen, seen}));
 }
 
 Task<void> CellWorld::TrimAt(TestNode& node, CellFloor floor) { (void)co_await node.member->Trim(floor); }
@@ -366,6 +378,7 @@ void CellWorld::Restore() {
   backups_.clear();
   backup_revisions_.clear();
   calm_ = true;
+  unnoticed_ = history;
   const Instant until = cell_.clock.Now().PlusUs(60 * kSecond);
   const auto noticed = [&] {
     return HistoryInEtcd() != history && std::ranges::none_of(cell_.nodes, [&](const auto& node) {

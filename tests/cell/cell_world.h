@@ -66,6 +66,8 @@ class CellWorld final {
 
   void Act();
   void ActOnMembers();
+  void StartAgain(TestNode& node);
+  void TrimAnywhere();
   void ActOnEtcd();
   void ActOnNetwork();
   void Restore();
@@ -135,7 +137,8 @@ class CellWorld final {
   Instant leases_broken_until_;  // etcd itself broke its word on leases
   std::vector<std::shared_ptr<const etcd::SimulatedEtcd::Backup>> backups_;
   std::vector<std::int64_t> backup_revisions_;
-  bool calm_ = false;  // a restored etcd is to be noticed first
+  bool calm_ = false;            // a restored etcd is to be noticed first
+  std::uint64_t unnoticed_ = 0;  // the history before it
 };
 
 }  // namespace cistern::mesh
