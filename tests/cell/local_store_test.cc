@@ -16,13 +16,13 @@ using store::State;
 
 class LocalStoreTest : public store::BlockStoreTest {
  protected:
-  static store::TestStoreOptions WithFlash() {
+  static store::TestStoreOptions WithFlash(std::uint64_t flash_bytes = 4u << 20) {
     store::TestStoreOptions options;
     options.store.max_lower_blocks = 4096;
     options.store.read_ahead_bytes = 0;
     flash::FlashOptions flash;
     flash.region_bytes = 256u << 10;
-    flash.devices.push_back({"flash", 4u << 20});
+    flash.devices.push_back({"flash", flash_bytes});
     options.tier = OnFlash(flash);
     return options;
   }
@@ -232,6 +232,48 @@ TEST_F(LocalStoreTest, R10WhatItsWriterLeftToOthersIsTheirsAfterKills) {
     Begin(End(72));
     EXPECT_FALSE(Has(1) || Has(2) || Has(11)) << memory_is_lost;
   }
+}
+
+// Whatever the journal has of an end when the node dies, the cell tells it again: all that was the
+// conversation's alone is still known to be.
+TEST_F(LocalStoreTest, R10AnEndThatWasCutOffTakesAllOfItWhenItIsToldAgain) {
+  constexpr std::uint64_t kOwn = 250;
+  const auto some_are_here = [&] {
+    for (std::uint64_t n = 100; n < 100 + kOwn; n += 7) {
+      if (Has(n)) return true;
+    }
+    return false;
+  };
+  int halves = 0;
+  bool goes_on = true;
+  for (std::size_t steps = 0; goes_on; ++steps) {
+    Open(WithFlash(8u << 20));
+    // What 72 goes on with is what makes the end a record of the journal.
+    PutSlowly(1, 1, 71);
+    store::PartWrite of_another = Part(2, 1);
+    of_another.conversation = 72;
+    ASSERT_EQ(WriteOne(std::move(of_another)).state, State::kPublished);
+    for (std::uint64_t n = 100; n < 100 + kOwn; ++n) {
+      store::PartWrite part = Part(n, std::nullopt, 64);
+      part.conversation = 71;
+      ASSERT_EQ(WriteOne(std::move(part)).state, State::kPublished);
+    }
+    Reopen();
+    const std::vector<CellDrop> drops = {End(71)};
+    Task<void> ending = local->Begin(drops);
+    std::size_t ran = 0;
+    while (ran < steps && t->loop->executor().RunReady(1) > 0) ++ran;
+    goes_on = ran == steps && !ending.done();
+    // For somebody else the journal writes what it has.
+    ASSERT_TRUE(t->Run(t->store->Attach(store::OneGroup("another"))).has_value());
+    ending = Task<void>();
+    Kill();
+    halves += some_are_here() ? 1 : 0;
+    Begin(End(71));
+    ASSERT_FALSE(some_are_here()) << "killed after " << steps << " steps of the end";
+    ASSERT_TRUE(Has(1) && Has(2));
+  }
+  EXPECT_GT(halves, 0) << "the kills did not come in the middle";
 }
 
 TEST_F(LocalStoreTest, DiscardTakesEverythingAndDiscardNotedWhatConversationsHave) {
