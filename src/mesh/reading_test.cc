@@ -389,7 +389,8 @@ TEST_F(ReadingTest, TimeToLiveCountsFromTheQuestion) {
   RunFor(30 * kSecond + 300'000);
   const PeerMatch match = Find(1, 1, 4);
   ASSERT_NE(match.run, nullptr);
-  node(0).before_find = [&](Executor&) { return Pass(2 * kSecond); };
+  // What stands behind the first has been found when that is looked for, and waits for it.
+  node(0).before_find = [&, finds = 0](Executor&) mutable { return Pass(finds++ == 0 ? 2 * kSecond : 0); };
   ASSERT_EQ(Read(1, match, 20 * kSecond).value_or(0), 4u);
   for (std::uint64_t n = 1; n <= 4; ++n) {
     ASSERT_TRUE(Exact(0, n));
