@@ -38,14 +38,16 @@ Result<Daemon> Daemon::Start(const std::string& program, const std::string& pare
     return Error(Code::kInvalid, Text(parent_dir, ": no directory can be made there"));
   }
   daemon.socket_ = daemon.directory_ + "/socket";
-  daemon.command_ = {program,        "--memory-dir", daemon.directory_ + "/memory", "--socket",
-                     daemon.socket_, "--copy",       record::ChosenKernels().name};
-  if (std::ranges::find(flags, "--log-level") == flags.end()) {
-    flags.emplace_back("--log-level");
-    flags.emplace_back("warning");
-  }
+  daemon.command_ = {program, "--memory-dir", daemon.directory_ + "/memory", "--socket", daemon.socket_};
+  // A flag that is given counts.
+  const auto unless_said = [&](const std::string& flag, const std::string& value) {
+    if (std::ranges::find(flags, flag) == flags.end()) flags.insert(flags.end(), {flag, value});
+  };
+  unless_said("--copy", record::ChosenKernels().name);
+  unless_said("--log-level", "warning");
   daemon.command_.insert(daemon.command_.end(), flags.begin(), flags.end());
   daemon.command_.insert(daemon.command_.begin(), prefix.begin(), prefix.end());
+  daemon.program_at_ = prefix.size();
   if (Status status = daemon.Exec(); !status.ok()) return Error(status);
   Result<Store> store = daemon.Connect();
   if (!store) return Error(store.error());
@@ -56,6 +58,7 @@ Daemon::Daemon(Daemon&& other) noexcept
     : directory_(std::exchange(other.directory_, {})),
       socket_(std::move(other.socket_)),
       command_(std::move(other.command_)),
+      program_at_(other.program_at_),
       pid_(std::exchange(other.pid_, -1)) {}
 
 Daemon::~Daemon() {

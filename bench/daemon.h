@@ -32,6 +32,8 @@ class Daemon {
   void ForgetMemory();
   // The same command again, on the same directory; returns at once.
   Status Exec();
+  // The next Exec is of another cisternd.
+  void Become(const std::string& program) { command_[program_at_] = program; }
   // Tries until it lets us in.
   Result<Store> Connect(const OwnerToken& owner = {}) const;
   const std::string& socket() const { return socket_; }
@@ -41,6 +43,7 @@ class Daemon {
   Daemon() = default;
   std::string directory_, socket_;
   std::vector<std::string> command_;
+  std::size_t program_at_ = 0;  // in it
   pid_t pid_ = -1;
 };
 

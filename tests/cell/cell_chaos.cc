@@ -25,6 +25,7 @@ constexpr std::uint64_t kEtcdAwayEvery = 100;  // rounds: for minutes
 
 struct ChaosOptions {
   std::uint64_t rounds = 20, nodes = 3, seed = 1, flash_bytes = 0;
+  std::string other;
   bool json = false;
 };
 
@@ -59,7 +60,9 @@ constexpr std::array<Kind, 8> kKinds = {{
 class Chaos {
  public:
   explicit Chaos(const ChaosOptions& options)
-      : options_(options), random_(options.seed), cell_(options.nodes, options.flash_bytes) {}
+      : options_(options),
+        random_(options.seed),
+        cell_({options.nodes, options.flash_bytes, options.other}) {}
   ~Chaos() {
     stops_ = true;
     for (std::thread& thread : threads_) thread.join();
@@ -223,6 +226,9 @@ int Run(int argc, const char* const* argv) {
   line.Count("--nodes", "of the cell; default: 3", &options.nodes, 2, 16);
   line.Count("--seed", "of requests and faults; default: 1", &options.seed, 0, UINT64_MAX / 1024);
   line.Size("--flash", "below each node's memory", &options.flash_bytes);
+  line.Text("--other", "PROGRAM",
+            "a cisternd of another release: whoever is killed comes back by the one that it was not",
+            &options.other);
   line.Switch("--json", "one JSON object on stdout", &options.json);
   if (auto exit = line.Parse(argc, argv)) return *exit;
   if (!etcd::TestEtcd::Installed())

@@ -65,7 +65,7 @@ Status ChaosCell::Start() {
 
 // On a disk, beside the programs: a directory for each node.
 Status ChaosCell::MakeFlash() {
-  if (flash_bytes_ == 0) return Status();
+  if (options_.flash_bytes == 0) return Status();
   const std::string program = DaemonBeside();
   std::string made = program.substr(0, program.rfind('/')) + "/chaos-flash-XXXXXX";
   if (mkdtemp(made.data()) == nullptr)
@@ -111,9 +111,11 @@ std::vector<std::string> ChaosCell::FlagsOf(std::size_t node) const {
                                     "--cell-address", Text(hosts_[node].address, ":", port),
                                     "--cell-key",     directory_ + "/key",
                                     "--log-level",    "error"};
-  if (flash_bytes_ > 0) {
+  // Which every release knows.
+  if (!options_.other.empty()) flags.insert(flags.end(), {"--copy", "portable"});
+  if (options_.flash_bytes > 0) {
     flags.emplace_back("--flash");
-    flags.push_back(Text(flash_, "/", of.id, ":", flash_bytes_, "B"));
+    flags.push_back(Text(flash_, "/", of.id, ":", options_.flash_bytes, "B"));
   }
   return flags;
 }
@@ -158,8 +160,11 @@ void ChaosCell::KillNode(std::size_t node) {
 }
 
 Status ChaosCell::StartNode(std::size_t node) {
-  if (Status exec = nodes_[node].daemon->Exec(); !exec.ok()) return exec;
-  ++nodes_[node].starts;
+  ChaosNode& of = nodes_[node];
+  of.is_other = !options_.other.empty() && !of.is_other;
+  of.daemon->Become(of.is_other ? options_.other : DaemonBeside());
+  if (Status exec = of.daemon->Exec(); !exec.ok()) return exec;
+  ++of.starts;
   return Status();
 }
 

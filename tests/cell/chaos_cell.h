@@ -17,8 +17,13 @@ namespace cistern::chaos {
 
 class ChaosCell final {
  public:
-  // `flash_bytes`, not 0, below each node's memory. Before any thread is made.
-  ChaosCell(std::size_t nodes, std::uint64_t flash_bytes) : flash_bytes_(flash_bytes), nodes_(nodes) {}
+  struct Options {
+    std::size_t nodes = 3;
+    std::uint64_t flash_bytes = 0;  // below each node's memory
+    std::string other;              // a cisternd of another release: see StartNode
+  };
+  // Before any thread is made.
+  explicit ChaosCell(const Options& options) : options_(options), nodes_(options.nodes) {}
   ~ChaosCell();
   ChaosCell(const ChaosCell&) = delete;
   ChaosCell& operator=(const ChaosCell&) = delete;
@@ -31,6 +36,7 @@ class ChaosCell final {
   const Status& apart() const { return apart_; }
 
   void KillNode(std::size_t node);
+  // Where there is another release, of the one that it was not before.
   Status StartNode(std::size_t node);
   void KillEtcd() { etcd_->Kill(); }
   Status StartEtcd() { return etcd_->Start(); }
@@ -47,7 +53,7 @@ class ChaosCell final {
   std::vector<std::string> FlagsOf(std::size_t node) const;
   Status AddNode(std::size_t node);
 
-  const std::uint64_t flash_bytes_;
+  const Options options_;
   std::string directory_;
   std::string flash_;  // empty: nodes have memory alone
   Status apart_;

@@ -20,6 +20,7 @@ inline constexpr std::int64_t kCallUs = 20'000'000;
 struct ChaosNode {
   std::string id;
   std::optional<Daemon> daemon;
+  bool is_other = false;                 // of another release
   std::atomic<std::uint64_t> starts{0};  // counts its starts and its kills: odd while it runs
   // Counts when it, or what it sends or is sent, stands still and when it goes on: odd while it stands.
   std::atomic<std::uint64_t> pauses{0};
