@@ -121,9 +121,9 @@ def check(chosen: list[Path]) -> int:
 
 
 def is_there(program: str, test: str) -> bool:
-    """Whether the test is in the folder whose program it is of, or in the program's own file among tests."""
+    """Whether the test is in the folder whose program it is of, or among those that span folders."""
     suite, name = test.split(".")
-    sources = [*(ROOT / "src" / program.removesuffix("_test")).glob("*_test.cc"), *ROOT.glob(f"tests/*/{program}.cc")]
+    sources = [*(ROOT / "src" / program.removesuffix("_test")).glob("*_test.cc"), *ROOT.glob("tests/*/*_test.cc")]
     return any(re.search(rf"^TEST(?:_F|_P)?\({suite},\s*{name}\)", source.read_text(encoding="utf-8"), re.MULTILINE)
                for source in sources)
 
