@@ -74,20 +74,33 @@ MemberNumber Finder::Choose(const MemberSet& holders) {
   return load(other) < load(one) ? other : one;
 }
 
+std::optional<Finder::Search> Finder::SearchOf(std::uint32_t slot) const {
+  const std::optional<Answered> own = parts_.rule.Answering();
+  const catalog::NamespaceEntry* entry = parts_.store.NamespaceAt(slot);
+  if (!own || entry == nullptr || entry->first_full == catalog::kNoGroup) return std::nullopt;
+  std::optional<SharedNamespace> name = parts_.names.NameAt(slot);
+  if (!name) return std::nullopt;
+  const std::uint64_t seed = SampleSeed(own->history, *name);
+  return Search{std::move(*name), seed, entry->incarnation, entry->block_tokens};
+}
+
+bool Finder::MayFind(std::uint32_t slot, std::span<const BlockKey> chain, std::size_t local) {
+  const std::optional<Search> search = SearchOf(slot);
+  if (!search) return false;
+  MemberSet among = parts_.streams.Askable();
+  const bool may = Deepest(search->seed, chain, local, search->block_tokens, &among).blocks > local;
+  if (!may) ++counters_.unknown;
+  return may;
+}
+
 Task<PeerMatch> Finder::Find(std::uint32_t slot, std::span<const BlockKey> chain, std::size_t local,
                              Instant deadline) {
   PeerMatch match;
-  const std::optional<Answered> own = parts_.rule.Answering();
-  const catalog::NamespaceEntry* entry = parts_.store.NamespaceAt(slot);
-  if (!own || entry == nullptr || entry->first_full == catalog::kNoGroup) co_return match;
-  const std::optional<SharedNamespace> name = parts_.names.NameAt(slot);
-  if (!name) co_return match;
-  const std::uint64_t seed = SampleSeed(own->history, *name);
-  const std::uint64_t incarnation = entry->incarnation;
-  const std::uint32_t block_tokens = entry->block_tokens;
+  const std::optional<Search> search = SearchOf(slot);
+  if (!search) co_return match;
   MemberSet among = parts_.streams.Askable();
   for (int asked = 0; asked < kAsked; ++asked) {
-    const SampleIndex::Deepest deepest = Deepest(seed, chain, local, block_tokens, &among);
+    const SampleIndex::Deepest deepest = Deepest(search->seed, chain, local, search->block_tokens, &among);
     if (deepest.blocks <= local) {
       if (asked == 0) ++counters_.unknown;
       break;
@@ -98,10 +111,10 @@ Task<PeerMatch> Finder::Find(std::uint32_t slot, std::span<const BlockKey> chain
     const auto run = std::make_shared<PeerRun>();
     run->peer = peer;
     run->slot = slot;
-    run->incarnation = incarnation;
-    run->name = *name;
+    run->incarnation = search->incarnation;
+    run->name = search->name;
     const std::size_t reach =
-        deepest.blocks + std::size_t{SampleGrid(block_tokens).stride()} * parts_.index.thinning();
+        deepest.blocks + std::size_t{SampleGrid(search->block_tokens).stride()} * parts_.index.thinning();
     const std::size_t end = std::min({chain.size(), reach, local + PeerMessageLimits::kKeys});
     run->first = local;
     run->chain.reserve(end);
@@ -118,7 +131,7 @@ Task<PeerMatch> Finder::Find(std::uint32_t slot, std::span<const BlockKey> chain
     const Status status = co_await Ask(peer, until, run, &match);
     if (status.ok()) break;
     const catalog::NamespaceEntry* now = parts_.store.NamespaceAt(slot);
-    if (now == nullptr || now->incarnation != incarnation) break;
+    if (now == nullptr || now->incarnation != search->incarnation) break;
   }
   co_return match;
 }

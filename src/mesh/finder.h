@@ -71,6 +71,8 @@ class Finder final {
 
   Executor& executor() { return parts_.executor; }
 
+  // Whether the index knows of anybody with more of the chain than its first `local` blocks.
+  bool MayFind(std::uint32_t slot, std::span<const BlockKey> chain, std::size_t local);
   // `chain` from its first block on, of which `local` are here. Asks nobody where the index knows of nobody.
   // The chain is copied if somebody is asked. Ends by the deadline, with nothing if need be.
   Task<PeerMatch> Find(std::uint32_t slot, std::span<const BlockKey> chain, std::size_t local,
@@ -89,6 +91,14 @@ class Finder final {
   const Counters& counters() const { return counters_; }
 
  private:
+  // What is looked for under a namespace here; none: nothing of it is shared now.
+  struct Search {
+    SharedNamespace name;
+    std::uint64_t seed = 0;
+    std::uint64_t incarnation = 0;
+    std::uint32_t block_tokens = 0;
+  };
+  std::optional<Search> SearchOf(std::uint32_t slot) const;
   bool MayAsk(MemberNumber member) const;
   // The members with most of the chain among those that may be asked now; who may not, and has as much of
   // it, costs a look at all of them, which then are no more in `among`. Mostly nobody does.

@@ -37,6 +37,9 @@ class PeerBlocks final : public store::RemoteBlocks {
 
   Executor& executor() { return parts_.executor; }
 
+  bool MayHaveMore(std::uint32_t slot, std::span<const BlockKey> chain, std::size_t local) override {
+    return parts_.finder.MayFind(slot, chain, local);
+  }
   Task<std::vector<MatchRun>> Match(std::uint32_t slot, std::span<const BlockKey> chain, std::size_t local,
                                     Instant deadline) override;
   bool Found(std::uint32_t slot, std::span<const catalog::BlockName> blocks) const override;

@@ -359,7 +359,8 @@ Task<Answer> Calls::MatchRest(Session& session, const wire::Submission& call, Ca
   std::vector<MatchRun> runs;
   std::uint32_t more = co_await AddRuns(executor_, runs, *further);
   // Members are asked by the whole chain: what was dropped of it decides whether a block of theirs is taken.
-  if (remote_ != nullptr && session.on(store::Switch::kReads) && known == matched && more < rest.size()) {
+  if (remote_ != nullptr && session.on(store::Switch::kReads) && known == matched && more < rest.size() &&
+      remote_->MayHaveMore(call.namespace_slot, keys, known + more)) {
     const AtStation at(&stations, Station::kPeer);
     more += co_await MatchRemote(call.namespace_slot, keys, known + more, DeadlineOf(executor_, call), runs);
   }

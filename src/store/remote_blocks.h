@@ -27,6 +27,8 @@ struct RemoteMiss {
 
 class RemoteBlocks {
  public:
+  // Whether another may have more of the chain than its first `local` blocks: only then Match finds anything.
+  virtual bool MayHaveMore(std::uint32_t slot, std::span<const BlockKey> chain, std::size_t local) = 0;
   // Runs of Where::kPeer, which others have of the chain behind its first `local` blocks, with the time at
   // which they could be here; what is found is remembered for Bring. The chain is all of it, from its first
   // block on, and stays until the task ends. None where nobody is known to have more: that costs no message
