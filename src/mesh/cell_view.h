@@ -104,6 +104,7 @@ struct FoundHistory {
   std::uint64_t cluster_id = 0;
   std::int64_t revision = 0;
   bool exists = false;
+  std::int64_t key_revision = 0;      // of its key; 0: there is none
   std::optional<HistoryValue> value;  // none of one that exists: it cannot be read
 };
 

@@ -8,10 +8,10 @@
 #include "base/assert.h"
 #include "base/event.h"
 #include "base/format.h"
+#include "mesh/cell_history.h"
 
 namespace cistern::mesh {
 
-using etcd::Compare;
 using etcd::KeyRange;
 using etcd::Operation;
 using etcd::WatchEvent;
@@ -87,14 +87,6 @@ Task<Result<etcd::TransactionAnswer>> DropFollower::Ask(std::vector<Operation> m
   co_return answer;
 }
 
-FoundHistory DropFollower::HistoryIn(const etcd::TransactionAnswer& answer) const {
-  FoundHistory found{.cluster_id = answer.header.cluster_id, .revision = answer.header.revision};
-  const etcd::RangeAnswer& history = answer.ranges[0];
-  found.exists = !history.keys.empty();
-  if (found.exists) found.value = HistoryValue::Decode(history.keys.front().value);
-  return found;
-}
-
 HistoryStep DropFollower::Judge(const FoundHistory& found, std::int64_t highest_before) const {
   EtcdPast past = state_.past;
   past.highest_revision = highest_before;
@@ -106,7 +98,7 @@ Task<Conclusion> DropFollower::Look() {
   const Instant asked_at = executor().Now();
   const auto answer = co_await Ask({});
   if (!answer) co_return Unreached(answer.error());
-  const HistoryStep step = Judge(HistoryIn(*answer), highest);
+  const HistoryStep step = Judge(HistoryIn(answer->ranges[0]), highest);
   if (step != HistoryStep::kSame && step != HistoryStep::kAddChecks)
     co_return Conclusion{What::kJoinAnew, Status(Code::kMismatch, "the cell's history is another one")};
   if (Status status = membership_.Confirm(answer->ranges[2], asked_at); !status.ok()) {
@@ -125,25 +117,15 @@ Task<Conclusion> DropFollower::AgreeOnHistory(std::int64_t* history_revision) {
     const std::int64_t highest = state_.past.highest_revision;
     const auto answer = co_await Ask({});
     if (!answer) co_return Unreached(answer.error());
-    const FoundHistory found = HistoryIn(*answer);
-    *history_revision = found.exists ? answer->ranges[0].keys.front().mod_revision : 0;
-    HistoryValue made{.number = found.value ? found.value->number : 0,
-                      .checks = found.value ? found.value->checks : std::vector<HistoryValue::Check>()};
+    const FoundHistory found = HistoryIn(answer->ranges[0]);
+    *history_revision = found.key_revision;
+    HistoryValue made = found.value.value_or(HistoryValue());
     switch (Judge(found, highest)) {
       case HistoryStep::kSame:
       case HistoryStep::kDiscard: co_return Conclusion{};
-      case HistoryStep::kRefuse:
-        co_return Conclusion{
-            What::kEnd,
-            Status(
-                Code::kMismatch,
-                Text("cell key: none of the ", cell_keys_.size(), " given fits the cell at ", keys_.prefix(),
-                     ": give this member the key that the others have, or the cell another prefix"))};
+      case HistoryStep::kRefuse: co_return Conclusion{What::kEnd, NoKeyFits(keys_, found, cell_keys_.size())};
       case HistoryStep::kMake:
-      case HistoryStep::kReplace:
-        made.number = std::max<std::uint64_t>(1, random_.Next());
-        made.checks = HistoryValue::ChecksOf(made.number, cell_keys_);
-        break;
+      case HistoryStep::kReplace: made = NewHistory(random_.Next(), cell_keys_); break;
       case HistoryStep::kAddChecks:
         for (const HistoryValue::Check& check : HistoryValue::ChecksOf(made.number, cell_keys_)) {
           if (std::ranges::find(made.checks, check) == made.checks.end()) made.checks.push_back(check);
@@ -151,12 +133,8 @@ Task<Conclusion> DropFollower::AgreeOnHistory(std::int64_t* history_revision) {
         while (made.checks.size() > HistoryValue::kMaxChecks) made.checks.erase(made.checks.begin());
         break;
     }
-    etcd::Transaction write;
-    write.conditions.push_back(
-        {.key = keys_.History(), .what = Compare::What::kModRevision, .number = *history_revision});
-    write.then.push_back({.keys = {keys_.History(), ""}, .value = made.Encode()});
     const Instant deadline = executor().Now().PlusUs(CellLimits::kCallUs);
-    const auto written = co_await etcd_.Commit(std::move(write), deadline);
+    const auto written = co_await etcd_.Commit(HistoryWrite(keys_, found, made), deadline);
     if (!written) co_return Unreached(written.error());
   }
 }
@@ -215,7 +193,7 @@ Task<Conclusion> DropFollower::ReadSnapshot(Snapshot* snapshot) {
                                  range(KeyRange::Prefix(keys_.Ends()), CellLimits::kPageKeys)};
   auto answer = co_await Ask(std::move(more));
   if (!answer) co_return Unreached(answer.error());
-  *snapshot = {.header = answer->header, .history = HistoryIn(*answer)};
+  *snapshot = {.header = answer->header, .history = HistoryIn(answer->ranges[0])};
   const HistoryStep step = Judge(snapshot->history, highest);
   if (step != HistoryStep::kSame && step != HistoryStep::kAddChecks && step != HistoryStep::kDiscard)
     co_return Conclusion{What::kJoinAnew, Status(Code::kMismatch, "the cell's history is another one")};

@@ -100,7 +100,6 @@ class DropFollower final {
 
   // Asks for what every look asks for, and more: kLookRanges answers, then the others.
   Task<Result<etcd::TransactionAnswer>> Ask(std::vector<etcd::Operation> more);
-  FoundHistory HistoryIn(const etcd::TransactionAnswer& answer) const;
   HistoryStep Judge(const FoundHistory& found, std::int64_t highest_before) const;
   Task<Conclusion> Look();
   // Makes, replaces or completes the history until there is one that counts; its key's revision.
