@@ -17,7 +17,7 @@ void PrintHelp(std::FILE* out) {
   std::fprintf(out,
                "Cistern: a store for the KV cache of LLM inference\n\nUsage: cistern COMMAND [options]\n\n");
   for (const Command& command : kCommands) {
-    std::fprintf(out, "  %-12s %s\n", command.name.data(), command.about.data());
+    std::fprintf(out, "  %-16s %s\n", command.name.data(), command.about.data());
   }
   std::fprintf(out,
                "\nEach has --help and --json. --version says of which release it is. The node itself is "

@@ -29,6 +29,7 @@ int RunForget(int argc, const char* const* argv);
 int RunCell(int argc, const char* const* argv);
 int RunCellWho(int argc, const char* const* argv);
 int RunCellExplain(int argc, const char* const* argv);
+int RunCellNewHistory(int argc, const char* const* argv);
 
 struct Command {
   std::string_view name;  // one word, or two with a space between
@@ -56,6 +57,7 @@ inline constexpr Command kCommands[] = {
     {"cell", "the cell of the node: members, how far each has applied its drops", RunCell},
     {"cell who", "which member of the cell has how much of a prompt", RunCellWho},
     {"cell explain", "why a block is not found at the node, or was refused there", RunCellExplain},
+    {"cell new-history", "begin anew after a restore of etcd that no node could notice", RunCellNewHistory},
     {"admin", "switch reads or writes off and on while engines run", RunAdmin},
     {"forget", "free the memory of a node that is gone", RunForget},
 };

@@ -56,12 +56,7 @@ Cell::~Cell() { tasks_.Drop(); }
 Result<std::unique_ptr<Cell>> Cell::Start(const Parts& parts, const NodeOptions& options,
                                           std::vector<net::CellKey> keys) {
   std::unique_ptr<Cell> cell(new Cell(parts, options, std::move(keys)));
-  etcd::GatewayOptions gateway;
-  gateway.endpoints = options.cell;
-  gateway.authorities_file = options.etcd_authorities;
-  gateway.certificate_file = options.etcd_certificate;
-  gateway.key_file = options.etcd_key;
-  auto etcd = etcd::OpenGateway(parts.loop, std::move(gateway));
+  auto etcd = etcd::OpenGateway(parts.loop, EtcdOptions(options));
   if (!etcd) return Error(etcd.error().code(), Text("cell: ", etcd.error().message()));
   cell->etcd_ = std::move(*etcd);
   net::Network* network = &cell->tcp_;

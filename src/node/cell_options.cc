@@ -89,15 +89,25 @@ Status AddEndpoints(std::string_view shown, std::string_view text, std::vector<s
   return Status();
 }
 
+Status CheckCellAccess(const NodeOptions& options) {
+  if (Status status = mesh::ValidateMemberId(options.cell_name); !status.ok())
+    return Status(Code::kInvalid, Text("cell_name: ", Shown(options.cell_name), " must be 1 to ",
+                                       mesh::kMaxMemberId, " letters, digits, '-', '_' and '.'"));
+  if (options.cell_keys.size() > mesh::HistoryValue::kMaxChecks)
+    return Status(Code::kInvalid, Text("cell_key: ", options.cell_keys.size(),
+                                       " are given and a cell goes from one to the next with at most ",
+                                       mesh::HistoryValue::kMaxChecks));
+  if (options.etcd_certificate.empty() != options.etcd_key.empty())
+    return Status(Code::kInvalid, "etcd_certificate and etcd_key: one is given without the other");
+  return Status();
+}
+
 Status CheckCellOptions(const NodeOptions& options) {
   if (options.cell.empty()) return CheckIsAlone(options);
   if (options.member.empty())
     return Status(Code::kInvalid,
                   "member: is not given; a node of a cell needs an id that no other node of it has");
   if (Status status = mesh::ValidateMemberId(options.member); !status.ok()) return status;
-  if (Status status = mesh::ValidateMemberId(options.cell_name); !status.ok())
-    return Status(Code::kInvalid, Text("cell_name: ", Shown(options.cell_name), " must be 1 to ",
-                                       mesh::kMaxMemberId, " letters, digits, '-', '_' and '.'"));
   if (options.zone.size() > mesh::kMaxMemberId)
     return Status(Code::kInvalid,
                   Text("zone: has ", options.zone.size(), " bytes and may have ", mesh::kMaxMemberId));
@@ -115,10 +125,6 @@ Status CheckCellOptions(const NodeOptions& options) {
                   Text("cell_key: is not given, and whoever reaches ", listens,
                        " would be a member; make one (openssl rand -hex 32, mode 0600) and give it to every "
                        "node of the cell"));
-  if (options.cell_keys.size() > mesh::HistoryValue::kMaxChecks)
-    return Status(Code::kInvalid, Text("cell_key: ", options.cell_keys.size(),
-                                       " are given and a cell goes from one to the next with at most ",
-                                       mesh::HistoryValue::kMaxChecks));
   if (options.cell_bandwidth > 0 && options.cell_bandwidth < kLeastBandwidth)
     return Status(Code::kInvalid, Text("cell_bandwidth: ", SizeText(options.cell_bandwidth), "/s is below ",
                                        SizeText(kLeastBandwidth), "/s, the least; 0 is no bound"));
@@ -127,9 +133,7 @@ Status CheckCellOptions(const NodeOptions& options) {
                   Text("cell_rdma: ", Shown(options.cell_rdma),
                        " is neither off nor clear; clear says that blocks may travel over a device for RDMA, "
                        "which does not encrypt them"));
-  if (options.etcd_certificate.empty() != options.etcd_key.empty())
-    return Status(Code::kInvalid, "etcd_certificate and etcd_key: one is given without the other");
-  return Status();
+  return CheckCellAccess(options);
 }
 
 std::optional<net::LibfabricOptions> RdmaOptions(const NodeOptions& options) {
@@ -153,6 +157,15 @@ Result<std::vector<net::CellKey>> ReadCellKeys(const NodeOptions& options) {
     keys.push_back(*key);
   }
   return keys;
+}
+
+etcd::GatewayOptions EtcdOptions(const NodeOptions& options) {
+  etcd::GatewayOptions gateway;
+  gateway.endpoints = options.cell;
+  gateway.authorities_file = options.etcd_authorities;
+  gateway.certificate_file = options.etcd_certificate;
+  gateway.key_file = options.etcd_key;
+  return gateway;
 }
 
 std::string RailAddress(const std::string& address) {

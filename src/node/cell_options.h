@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cistern/status.h"
+#include "etcd/gateway.h"
 #include "net/libfabric.h"
 #include "net/tls.h"
 #include "node/options.h"
@@ -20,9 +21,15 @@ Status AddEndpoints(std::string_view shown, std::string_view text, std::vector<s
 // kInvalid names the field, its value and the way out. A node in no cell is told nothing of one.
 Status CheckCellOptions(const NodeOptions& options);
 
+// The same of what reaches the cell's etcd and belongs to it there: also of who is no node.
+Status CheckCellAccess(const NodeOptions& options);
+
 // Of the files that cell_key names, in order; none of a node in no cell. kDenied: others may read one;
 // kInvalid: it is no key; kIoError.
 Result<std::vector<net::CellKey>> ReadCellKeys(const NodeOptions& options);
+
+// How the cell's etcd is reached.
+etcd::GatewayOptions EtcdOptions(const NodeOptions& options);
 
 // Where a node serves blocks: the port behind the one of its control connections.
 std::string RailAddress(const std::string& address);

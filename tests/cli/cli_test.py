@@ -331,6 +331,25 @@ class BadInput(CliTest):
         self.assert_says(node.cistern(*put, KEYS[0], "-", stdin=big), 2, str(len(big)))
         self.assert_says(node.cistern("put", KEYS[0], "-", stdin=b""), 2, "--namespace")
 
+    def test_new_history(self) -> None:
+        def begin(*flags: object) -> subprocess.CompletedProcess[bytes]:
+            return run("cistern", "cell", "new-history", *flags)
+
+        self.assert_says(begin(), 2, "cell: is not given", "http://10.0.0.7:2379", "configuration file")
+        nobody = ("--cell", "http://127.0.0.1:1")
+        self.assert_says(begin("--cell", "127.0.0.1:1"), 2, "--cell", "http://10.0.0.7:2379")
+        self.assert_says(begin(*nobody, "--cell-name", "x y"), 2, "cell_name: x y")
+        self.assert_says(begin(*nobody, "--etcd-key", "x"), 2, "etcd_certificate and etcd_key")
+        key = self.directory / "cell.key"
+        key.write_text("a" * 64 + "\n")
+        key.chmod(0o644)
+        self.assert_says(begin(*nobody, "--cell-key", key), 1, str(key))
+        key.chmod(0o600)
+        self.assert_says(begin(*nobody, "--cell-key", key), 1, "cell:", "http://127.0.0.1:1")
+        self.assert_says(begin("--memory", "1GiB"), 2, "--memory")
+        said = run("cistern", "cell", "new-history", "--help").stdout.decode()
+        self.assertIn("cistern cell new-history --config", said)
+
     def test_trace_with_a_broken_line(self) -> None:
         trace = self.directory / "t.jsonl"
         good = '{"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [1]}'
