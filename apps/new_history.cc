@@ -31,10 +31,8 @@ int RunCellNewHistory(int argc, const char* const* argv) {
       kName,
       "Begin another history of the cell in its etcd, which was restored from a backup while no node ran: "
       "what was\ndropped since the backup is not known there. No node is asked and none has to run; every "
-      "node "
-      "of the cell gives\nup what it shares, when it starts or at once, and starts empty. Exits 1 where "
-      "there is "
-      "no such cell, or the key\nis not its own.",
+      "node of the cell gives\nup what it shares, when it starts or at once, and starts empty. "
+      "Exits 1 where there is no such cell, or the key\nis not its own.",
       "  cistern cell new-history --config /etc/cistern/cistern.toml\n"
       "  cistern cell new-history --cell http://10.0.0.7:2379 --cell-key /etc/cistern/cell.key");
   line.Text("--config", "FILE",
@@ -66,9 +64,8 @@ int RunCellNewHistory(int argc, const char* const* argv) {
   } else {
     std::printf(
         "%s: history %s is now %s\n"
-        "What the nodes share is given up, by each when it starts, or at once where one runs, and is "
-        "computed "
-        "anew:\nnothing that was dropped comes back. Start the nodes.\n",
+        "What the nodes share is given up, by each when it starts, or at once where one runs, "
+        "and is computed anew:\nnothing that was dropped comes back. Start the nodes.\n",
         prefix.c_str(), before.c_str(), now.c_str());
   }
   return kExitOk;

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "local_cell.h"
 
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <chrono>
 #include <fstream>
 #include <thread>
 
-#include "base/fd.h"
 #include "base/format.h"
 #include "flash_place.h"
+#include "free_ports.h"
 #include "measure.h"
 
 namespace cistern {
@@ -19,25 +17,6 @@ namespace {
 
 constexpr std::int64_t kWaitNs = 60'000'000'000;
 constexpr int kAttempts = 5;  // a port may be taken between its choice and its use
-
-bool IsFree(std::uint16_t port) {
-  const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
-}
-
-// A port that nobody has, nor the one behind it. Below those that the system gives to connections, so that
-// nobody has them when a killed node comes back either.
-std::uint16_t FreePorts() {
-  static Random random(static_cast<std::uint64_t>(getpid()));
-  for (;;) {
-    const auto port = static_cast<std::uint16_t>(random.Between(20'000, 32'000));
-    if (IsFree(port) && IsFree(port + 1)) return port;
-  }
-}
 
 // Asks every few milliseconds, for a minute.
 Status Await(const std::string& what, const std::function<Result<bool>()>& so) {

@@ -5,6 +5,7 @@
 // A checksum in such bytes: record/crc_field.h.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -49,6 +50,14 @@ inline BlockKey LoadKeyAt(const std::byte* base, std::size_t at, std::size_t len
 inline void StoreKeyAt(std::byte* base, std::size_t at, std::size_t length_at, const BlockKey& key) {
   StoreAt(base, length_at, key.length);
   std::memcpy(base + at, key.bytes.data(), BlockKey::kMaxBytes);
+}
+// Sets `key` to the first `length` bytes of `from`, which has as many; length <= kMaxBytes. kMaxBytes are
+// copied where they are there: a copy of as many as the length says is a run of small stores, on which
+// whoever moves the key next waits.
+inline void CopyKey(std::span<const std::byte> from, std::size_t length, BlockKey& key) {
+  std::memcpy(key.bytes.data(), from.data(), std::min(from.size(), BlockKey::kMaxBytes));
+  if (length < BlockKey::kMaxBytes) std::memset(key.bytes.data() + length, 0, BlockKey::kMaxBytes - length);
+  key.length = static_cast<std::uint8_t>(length);
 }
 // Whether the length is in range and the bytes behind the key are zeros: that makes equality of keys equality
 // of bytes.

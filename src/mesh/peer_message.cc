@@ -27,7 +27,7 @@ bool TakeKey(Decoder& in, BlockKey* key, bool none_allowed = false) {
   if (length > BlockKey::kMaxBytes) return false;
   const auto bytes = in.Bytes(length);
   if (!in.ok()) return false;
-  *key = *BlockKey::FromBytes(bytes);
+  CopyKey(bytes, length, *key);
   return true;
 }
 
@@ -167,11 +167,7 @@ bool TakeKeys(net::ConstPiece* behind, std::size_t most, MatchRequest* request) 
     const net::ConstPiece left = behind->subspan(at);
     const std::size_t length = left.empty() ? 0 : LoadAt<std::uint8_t>(left.data(), 0);
     if (length == 0 || length > BlockKey::kMaxBytes || left.size() <= length) return false;
-    BlockKey& key = request->keys.emplace_back();
-    key.length = static_cast<std::uint8_t>(length);
-    std::memcpy(key.bytes.data(), left.data() + 1, std::min(left.size() - 1, BlockKey::kMaxBytes));
-    if (length < BlockKey::kMaxBytes)
-      std::memset(key.bytes.data() + length, 0, BlockKey::kMaxBytes - length);
+    CopyKey(left.subspan(1), length, request->keys.emplace_back());
     at += 1 + length;
   }
   *behind = behind->subspan(at);

@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "node/new_history.h"
 
-#include <sys/random.h>
-
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "base/assert.h"
 #include "base/clock.h"
 #include "base/format.h"
 #include "etcd/gateway.h"
 #include "io/loop.h"
 #include "node/cell_options.h"
+#include "node/kernel_random.h"
 
 namespace cistern::node {
 
@@ -30,10 +28,8 @@ Result<mesh::ReplacedHistory> BeginNewHistory(const NodeOptions& options, std::i
   const auto etcd = etcd::OpenGateway(**loop, EtcdOptions(options));
   if (!etcd) return Error(etcd.error().code(), Text("cell: ", etcd.error().message()));
   const mesh::CellKeys keys(CellPrefix(options));
-  std::uint64_t random = 0;
-  CISTERN_ASSERT(::getrandom(&random, sizeof(random), 0) == sizeof(random));
   auto replaced = (*loop)->BlockOn(
-      mesh::ReplaceHistory(**etcd, keys, *cell_keys, random, clock.Now().PlusUs(deadline_us)));
+      mesh::ReplaceHistory(**etcd, keys, *cell_keys, RandomNumber(), clock.Now().PlusUs(deadline_us)));
   if (!replaced) return Error(replaced.error().code(), Text("cell: ", replaced.error().message()));
   return replaced;
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "node/node.h"
 
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -51,6 +50,7 @@
 #include "node/flash_options.h"
 #include "node/flash_places.h"
 #include "node/journal_place.h"
+#include "node/kernel_random.h"
 #include "node/node_metrics.h"
 #include "node/reports.h"
 #include "node/start_watch.h"
@@ -78,20 +78,6 @@ io::LoopKind KindOf(std::string_view name) {
 
 io::LoopOptions LoopOptionsOf(const NodeOptions& options) {
   return {.kind = KindOf(options.loop), .poll_us = options.poll_us};
-}
-
-void FillRandom(std::span<std::byte> bytes) {
-  while (!bytes.empty()) {
-    ssize_t n = getrandom(bytes.data(), bytes.size(), 0);
-    CISTERN_ASSERT(n > 0);
-    bytes = bytes.subspan(static_cast<std::size_t>(n));
-  }
-}
-
-std::uint64_t RandomNumber() {
-  std::uint64_t number = 0;
-  FillRandom(std::as_writable_bytes(std::span(&number, 1)));
-  return number;
 }
 
 // But for max_lower_blocks.

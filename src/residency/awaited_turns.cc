@@ -21,7 +21,6 @@ void AwaitedTurns::Tell(catalog::TreeId tree, catalog::KeyHash last, std::uint32
                                           .told_ms = told_ms,
                                           .asked_ms = now_ms,
                                           .window = window,
-                                          .until_ms = now_ms + window.until_ms,
                                           .since_ms = now_ms + window.from_ms,
                                           .next = believed ? Next::kAskSize : Next::kLapse});
   Await(std::move(turn), now_ms + (believed ? policy::FetchAhead::AskMs(window) : window.until_ms));
@@ -117,7 +116,7 @@ Task<void> AwaitedTurns::Run() {
       case Next::kAskSize: co_await AskSize(turn); break;
       case Next::kFetch:
         turn->fetched = false;
-        Again(first, turn->until_ms, Next::kLapse);
+        Again(first, turn->until_ms(), Next::kLapse);
         co_await FetchFor(turn);
         break;
       case Next::kLapse:
@@ -163,7 +162,7 @@ Task<void> AwaitedTurns::FetchFor(TurnPtr turn) {
   bool more = true;
   for (; more && !chain.empty(); chain.pop_back()) {
     if (context_.steps.Spent()) co_await Yield();
-    more = !stopping_ && !turn->over && residents_.NowMs() < turn->until_ms;
+    more = !stopping_ && !turn->over && residents_.NowMs() < turn->until_ms();
     if (more) more = co_await FetchBlock(*turn, chain.back());
   }
   turn->fetched = true;

@@ -63,13 +63,14 @@ class AwaitedTurns final {
     std::uint32_t told_ms = 0;
     std::uint64_t asked_ms = 0;
     policy::FetchAhead::Window window{};  // from then on
-    std::uint64_t until_ms = 0;           // its end, by the clock
     std::uint64_t since_ms = 0;           // its block was used by nobody else from then on
     Next next = Next::kAskSize;           // what is to be done for it when it is due
     bool over = false;
     std::shared_ptr<PendingFetch> fetch;  // of it, that is on its way
     bool fetched = true;                  // nothing is left to be fetched
     std::vector<catalog::RecordHandle> held;
+
+    std::uint64_t until_ms() const { return asked_ms + window.until_ms; }
   };
   using TurnPtr = std::shared_ptr<Turn>;
   using Due = std::multimap<std::uint64_t, TurnPtr>;  // by when there is something to be done for it

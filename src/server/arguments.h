@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/codec.h"
 #include "base/format.h"
 #include "cistern/key.h"
 #include "cistern/status.h"
@@ -70,17 +71,13 @@ class Arguments final {
   std::span<const std::byte> bytes_;
 };
 
-// Into `key`, which has no bytes past its length whatever the item has. kInvalid for a length that no key has.
-// All 32 bytes are copied: a copy of as many as the length says is a run of small stores, on which whoever
-// moves the key next waits.
+// Into `key`, which has no bytes past its length whatever the item has. kInvalid for a length that no key
+// has.
 inline Status TakeKey(const wire::KeyItem& item, BlockKey& key) {
   if (item.size < BlockKey::kMinBytes || item.size > BlockKey::kMaxBytes)
     return Status(Code::kInvalid, Text("a key of ", item.size, " bytes: keys have ", BlockKey::kMinBytes,
                                        " to ", BlockKey::kMaxBytes));
-  std::memcpy(key.bytes.data(), item.bytes.data(), BlockKey::kMaxBytes);
-  if (item.size < BlockKey::kMaxBytes)
-    std::memset(key.bytes.data() + item.size, 0, BlockKey::kMaxBytes - item.size);
-  key.length = static_cast<std::uint8_t>(item.size);
+  CopyKey(std::as_bytes(std::span(item.bytes)), item.size, key);
   return Status();
 }
 

@@ -20,7 +20,6 @@
 namespace cistern::chaos {
 namespace {
 
-constexpr std::int64_t kWatchdogUs = 300'000'000;
 constexpr std::uint64_t kEtcdAwayEvery = 100;  // rounds: for minutes
 
 struct ChaosOptions {

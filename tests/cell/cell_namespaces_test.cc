@@ -171,8 +171,8 @@ TEST_F(CellNodes, AMemberWhoseAddressCannotBeReachedIsSaidByName) {
   Start("a");
   Start("c");
   // Nobody listens where it says that it is reached.
-  const std::string nowhere = Text("127.0.0.1:", FreePort());
-  Start("b", {"--cell-listen", Text("127.0.0.1:", FreePort()), "--cell-address", nowhere});
+  const std::string nowhere = Text("127.0.0.1:", FreePorts());
+  Start("b", {"--cell-listen", Text("127.0.0.1:", FreePorts()), "--cell-address", nowhere});
   Until([&] {
     const std::string says = nodes_[0].store->CellJson().value_or("");
     return says.find(Text("it cannot be reached at ", nowhere)) != std::string::npos;

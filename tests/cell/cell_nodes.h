@@ -11,32 +11,14 @@
 #include <fstream>
 
 #include "../real_node.h"
-#include "base/random.h"
 #include "daemon.h"
 #include "etcd/test_etcd.h"
+#include "free_ports.h"
 
 namespace cistern {
 
 inline constexpr std::int64_t kSecond = 1'000'000;
 inline constexpr std::size_t kBytes = 5000;
-
-// A port that nobody has, nor the one behind it. Below those that the system gives to connections, so that
-// nobody has them when a node that was killed comes back either.
-inline std::uint16_t FreePort() {
-  static Random random(static_cast<std::uint64_t>(getpid()));
-  const auto is_free = [](std::uint16_t port) {
-    const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    return ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
-  };
-  for (;;) {
-    const auto port = static_cast<std::uint16_t>(random.Between(20'000, 32'000));
-    if (is_free(port) && is_free(port + 1)) return port;
-  }
-}
 
 // Every fourth block of a chain is a sample.
 inline Namespace AttachBlocks(Store& store, const std::string& name = "test", NamespaceSpec spec = {}) {
@@ -87,7 +69,7 @@ class CellNodes : public testing::Test {
         if (std::ranges::find(besides, flag) == besides.end()) flags.insert(flags.end(), {flag, value});
       };
       unless_said("--cell", etcd_.endpoint());
-      unless_said("--cell-address", Text("127.0.0.1:", FreePort()));
+      unless_said("--cell-address", Text("127.0.0.1:", FreePorts()));
       unless_said("--memory", "64MiB");
       Result<Daemon> daemon = Daemon::Start(DaemonBeside(), directory_, std::move(flags));
       if (daemon) {

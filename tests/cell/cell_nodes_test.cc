@@ -507,7 +507,7 @@ TEST_F(CellNodes, ANodeWithAnotherKeyOrACarelessOneIsRefusedByName) {
   options.log_level = "error";
   options.cell = {etcd_.endpoint()};
   options.member = "b";
-  options.cell_address = Text("127.0.0.1:", FreePort());
+  options.cell_address = Text("127.0.0.1:", FreePorts());
   options.cell_keys = {WriteKey("another", 'b')};
   auto started = node::Node::Start(options);
   ASSERT_FALSE(started.has_value());

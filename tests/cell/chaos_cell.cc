@@ -10,26 +10,14 @@
 
 #include "base/clock.h"
 #include "base/format.h"
+#include "free_ports.h"
 #include "private_hosts.h"
 
 namespace cistern::chaos {
 namespace {
 
-constexpr std::int64_t kWatchdogUs = 300'000'000;
 constexpr std::uint64_t kTmpfsBytes = std::uint64_t{192} << 20;  // of a node with 64 MiB
 constexpr std::uint64_t kBitsASecond = 2'000'000'000, kSlowBitsASecond = 200'000'000;
-
-// Of loopback.
-std::uint16_t FreePort() {
-  const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  CISTERN_ASSERT(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), size) == 0);
-  CISTERN_ASSERT(::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0);
-  return ntohs(address.sin_port);
-}
 
 }  // namespace
 
@@ -104,7 +92,7 @@ Status ChaosCell::MakeHosts() {
 
 std::vector<std::string> ChaosCell::FlagsOf(std::size_t node) const {
   const ChaosNode& of = nodes_[node];
-  const std::uint16_t port = apart_.ok() ? 7000 : FreePort();
+  const std::uint16_t port = apart_.ok() ? 7000 : FreePorts();
   std::vector<std::string> flags = {"--memory",       "64MiB",
                                     "--cell",         endpoint_,
                                     "--member",       of.id,
@@ -186,9 +174,8 @@ Status ChaosCell::SetLink(std::size_t node, bool up) {
 }
 
 Status ChaosCell::SetWay(std::size_t from, std::optional<std::size_t> to, bool open) {
-  const std::size_t other = to.value_or(from);
   if (!open) ++nodes_[from].pauses;
-  Status status = PrivateHosts::SetWay(from + 1, to ? other + 1 : PrivateHosts::kEtcd, open);
+  Status status = PrivateHosts::SetWay(from + 1, to ? *to + 1 : PrivateHosts::kEtcd, open);
   if (open) ++nodes_[from].pauses;
   return status;
 }

@@ -15,6 +15,9 @@
 
 namespace cistern::chaos {
 
+// How long anything of it may take.
+inline constexpr std::int64_t kWatchdogUs = 300'000'000;
+
 class ChaosCell final {
  public:
   struct Options {
@@ -29,7 +32,7 @@ class ChaosCell final {
   ChaosCell& operator=(const ChaosCell&) = delete;
 
   Status Start();
-  // Until each node has joined and reaches the others: for five minutes.
+  // Until each node has joined and reaches the others: for as long as the watchdog.
   Status AwaitAll();
   std::deque<ChaosNode>& nodes() { return nodes_; }
   // Whether links can be cut; why not.
