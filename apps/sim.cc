@@ -27,11 +27,14 @@ struct TierRun {
   workload::SimPolicy policy;
   std::uint64_t blocks;
   Promotion promote;
+  workload::SimAdmission admit;
+  std::uint64_t lower_blocks, lower_budget;
   bool told, told_when, ahead, json;
 };
 
 int RunTiers(const TierRun& run) {
-  const auto& [trace, policy, blocks, promote, told, told_when, ahead, json] = run;
+  const auto& [trace, policy, blocks, promote, admit, lower_blocks, lower_budget, told, told_when, ahead,
+               json] = run;
   if (policy != workload::SimPolicy::kReuse && policy != workload::SimPolicy::kLru) {
     return Complain("cistern sim", Status(Code::kInvalid, Text("--flash has no policy ", ToString(policy),
                                                                ": give --policy reuse or lru")));
@@ -48,8 +51,15 @@ int RunTiers(const TierRun& run) {
   if (!requests) return Complain("cistern sim", requests.error());
   const EvictionPolicy evicts =
       policy == workload::SimPolicy::kLru ? EvictionPolicy::kLru : EvictionPolicy::kReuse;
-  const Result<workload::TierSimResult> result = workload::SimulateTiers(
-      **requests, {.policy = evicts, .promote = promote, .blocks = blocks, .ahead = ahead}, *hints);
+  const Result<workload::TierSimResult> result = workload::SimulateTiers(**requests,
+                                                                         {.policy = evicts,
+                                                                          .promote = promote,
+                                                                          .blocks = blocks,
+                                                                          .ahead = ahead,
+                                                                          .admit = admit,
+                                                                          .lower_blocks = lower_blocks,
+                                                                          .lower_budget = lower_budget},
+                                                                         *hints);
   if (!result) return Complain("cistern sim", result.error());
   const auto rate = [&](std::uint64_t hits) {
     return result->accesses == 0 ? 0.0 : static_cast<double>(hits) / static_cast<double>(result->accesses);
@@ -61,12 +71,17 @@ int RunTiers(const TierRun& run) {
                   ",\"hits\":", hits, ",\"hit_rate\":", rate(hits),
                   ",\"hits_by_tier\":{\"memory\":", result->memory_hits, ",\"flash\":", result->lower_hits,
                   "},\"memory_hit_rate\":", rate(result->memory_hits), ",\"passing\":", result->passing,
-                  ",\"ahead\":", result->ahead, ",\"ahead_used\":", result->ahead_used, "}\n")
+                  ",\"ahead\":", result->ahead, ",\"ahead_used\":", result->ahead_used, ",\"admit\":\"",
+                  ToString(admit), "\",\"flash_blocks\":", lower_blocks, ",\"written\":", result->written,
+                  ",\"moved\":", result->moved, "}\n")
            : Text("policy ", ToString(policy), ", ", blocks, " blocks of memory, promote ", ToString(promote),
                   ": of ", result->accesses, " accesses ", result->memory_hits, " hit in memory (",
                   100 * rate(result->memory_hits), " %), ", result->lower_hits, " on flash, of which ",
                   result->passing, " passed; ", result->ahead, " were fetched ahead, of which ",
-                  result->ahead_used, " were then hit\n");
+                  result->ahead_used, " were then hit\nflash of ",
+                  lower_blocks == 0 ? std::string("any number of") : Text(lower_blocks), " blocks, admit ",
+                  ToString(admit), ": ", result->written, " blocks were written, ", result->moved,
+                  " again to keep them; ", hits, " hits in all (", 100 * rate(hits), " %)\n");
   std::fputs(text.c_str(), stdout);
   return kExitOk;
 }
@@ -86,6 +101,8 @@ int RunSim(int argc, const char* const* argv) {
   workload::SimPolicy policy = workload::SimPolicy::kReuse;
   std::uint64_t blocks = 0;
   bool told = false, told_when = false, flash = false, ahead = false;
+  workload::SimAdmission admit = workload::TierSimOptions().admit;
+  std::uint64_t lower_blocks = 0, lower_budget = 0;
   workload::SimFar far;
   bool anywhere = false;
   Promotion promote = OpenOptions().flash_promote;
@@ -102,7 +119,19 @@ int RunSim(int argc, const char* const* argv) {
   line.Switch("--told", "with reuse: each request says whether a later prompt extends it, as it turns out",
               &told);
   line.Switch("--told-when", "and in how long, where one does", &told_when);
-  line.Switch("--flash", "flash below memory, with room for all: hits of both", &flash);
+  line.Switch("--flash", "flash below memory: hits of both", &flash);
+  line.Count("--flash-blocks", "with --flash, blocks that fit there; default: all", &lower_blocks, 64,
+             1u << 30);
+  line.Flag("--flash-admit", "POLICY",
+            Text("with --flash, which blocks are written there: ", workload::SimAdmissions(),
+                 "; default: ", ToString(admit)),
+            [&admit](std::string_view text) {
+              Result<workload::SimAdmission> value = workload::ParseSimAdmission(text);
+              if (value) admit = *value;
+              return value ? Status() : value.error();
+            });
+  line.Count("--flash-budget", "with --flash, blocks an hour that may be written there; default: all",
+             &lower_budget, 1, 1u << 30);
   line.Flag(
       "--flash-promote", "POLICY",
       "with --flash, which blocks stay in memory once they were read from there: worth, all; default: worth",
@@ -138,6 +167,11 @@ int RunSim(int argc, const char* const* argv) {
     return Complain("cistern sim",
                     Status(Code::kInvalid, "--far-anywhere says where blocks of --far lie: give it too"));
   }
+  if (!flash && (lower_blocks > 0 || lower_budget > 0 || admit != workload::TierSimOptions().admit)) {
+    return Complain("cistern sim", Status(Code::kInvalid,
+                                          "--flash-blocks, --flash-admit and --flash-budget say what flash "
+                                          "is like: give --flash with them"));
+  }
   if (ahead && !(flash && told_when)) {
     return Complain("cistern sim", Status(Code::kInvalid,
                                           "--flash-ahead fetches from flash, before turns that are told of: "
@@ -147,7 +181,9 @@ int RunSim(int argc, const char* const* argv) {
     return Complain("cistern sim", Status(Code::kInvalid, Text("--told is of no use to policy ",
                                                                ToString(policy), ": give --policy reuse")));
   }
-  if (flash) return RunTiers({trace, policy, blocks, promote, told, told_when, ahead, json});
+  if (flash)
+    return RunTiers(
+        {trace, policy, blocks, promote, admit, lower_blocks, lower_budget, told, told_when, ahead, json});
   Result<std::vector<PromptHints>> hints = Hints(trace, told, told_when);
   if (!hints) return Complain("cistern sim", hints.error());
   Result<std::unique_ptr<workload::RequestSource>> requests = workload::OpenRequests(trace);

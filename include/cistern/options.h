@@ -48,7 +48,7 @@ struct OpenOptions {
   // where all flash is block devices it must be named.
   std::string journal_dir;
   WriteRule flash_write;  // this and flash_admit: where a namespace does not say
-  Admission flash_admit = Admission::kAll;
+  Admission flash_admit = Admission::kWorth;
   Promotion flash_promote = Promotion::kWorth;
   std::uint64_t flash_budget_bytes_a_day = 0;        // endurance: what is written a day; 0: without a limit
   std::uint64_t flash_read_ahead_bytes = 16u << 20;  // of a chain that was matched; 0: none

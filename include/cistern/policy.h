@@ -68,6 +68,8 @@ struct WriteRule {
 enum class Admission : std::uint8_t {
   kAll = 0,        // "all"
   kSecondHit = 1,  // "second-hit": those used after they were put; a prompt never repeated is never written
+  kWorth = 2,  // "worth": all while there is room; then those likely enough to be used while they would lie
+               // there, by what the eviction policy has learned, or the best that the budget pays for
 };
 
 // Which blocks stay in memory once they were read from flash.

@@ -44,7 +44,8 @@ class NamespaceSpec:
     "selective:N" (after its N-th use). Empty: as the namespace's users said last, or else as the node has it. Not part
     of the identity; it holds from then on for whoever uses the namespace, also after a restart."""
     flash_admit: str = ""
-    """Blocks that are written: "all", or "second-hit" (used after they were put); otherwise as flash_write."""
+    """Blocks that are written: "worth" (likely enough to be used while they lie there), "all", or
+    "second-hit" (used after they were put); otherwise as flash_write."""
     mesh: str = ""
     """Whether other nodes of a cell find and read its blocks: "on", or "off", which keeps them to this node; drops
     reach every node all the same. Empty: as its users of this node said last, or else "on". Not part of the

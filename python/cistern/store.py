@@ -380,7 +380,7 @@ class Store(Handle):
         flash: Sequence[tuple[str | os.PathLike[str], int]] = (),
         journal_dir: str | os.PathLike[str] = "",
         flash_write: str = "through",
-        flash_admit: str = "all",
+        flash_admit: str = "worth",
         flash_promote: str = "worth",
         flash_budget_bytes_a_day: int = 0,
         flash_read_ahead_bytes: int = 16 << 20,

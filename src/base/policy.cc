@@ -35,7 +35,9 @@ constexpr Choice<WritePolicy> kWrites[] = {
     {WritePolicy::kBack, "back", "when it is cold"},
     {WritePolicy::kSelective, "selective", "after its N-th use", ":N with N from 1 to 255"}};
 constexpr Choice<Admission> kAdmissions[] = {
-    {Admission::kAll, "all"}, {Admission::kSecondHit, "second-hit", "used after they were put"}};
+    {Admission::kAll, "all"},
+    {Admission::kSecondHit, "second-hit", "used after they were put"},
+    {Admission::kWorth, "worth", "likely enough to be used while they lie there"}};
 constexpr Choice<Promotion> kPromotions[] = {{Promotion::kAll, "all"},
                                              {Promotion::kSecondHit, "second-hit", "asked for before"},
                                              {Promotion::kWorth, "worth", "worth more than what leaves"}};

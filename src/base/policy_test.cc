@@ -25,7 +25,7 @@ TEST(Policy, WhatIsPrintedIsReadAndNoTextStandsForTwo) {
   for (Importance one : {Importance::kNormal, Importance::kLow, Importance::kHigh, Importance::kKeep})
     EXPECT_EQ(*ParseImportance(ToString(one)), one);
   EXPECT_EQ(ToString(Importance::kKeep), "keep");
-  for (Admission one : {Admission::kAll, Admission::kSecondHit})
+  for (Admission one : {Admission::kAll, Admission::kSecondHit, Admission::kWorth})
     EXPECT_EQ(*ParseAdmission(ToString(one)), one);
   for (Promotion one : {Promotion::kAll, Promotion::kSecondHit, Promotion::kWorth})
     EXPECT_EQ(*ParsePromotion(ToString(one)), one);
@@ -54,7 +54,7 @@ TEST(Policy, AnUnknownTextIsNamedWithThoseThatThereAre) {
   EXPECT_EQ(Message(ParseEvictionPolicy("lur").error()),
             "there is no eviction policy 'lur'; known: reuse, lru");
   EXPECT_EQ(Message(ParseAdmission("second").error()),
-            "there is no admission 'second'; known: all, second-hit");
+            "there is no admission 'second'; known: all, second-hit, worth");
   EXPECT_EQ(Message(ParsePromotion("never").error()),
             "there is no promotion 'never'; known: all, second-hit, worth");
 }
@@ -67,7 +67,8 @@ TEST(Policy, WhatOnlyAProgramCanSayIsChecked) {
               HasSubstr("number 3; known: through"));
   EXPECT_THAT(Message(CheckPolicy(WriteRule{.uses = 0})), HasSubstr("of 0 uses"));
   EXPECT_THAT(Message(CheckPolicy(WriteRule{.uses = 256})), HasSubstr("of 256 uses"));
-  EXPECT_EQ(Message(CheckPolicy(Admission{7})), "there is no admission of number 7; known: all, second-hit");
+  EXPECT_EQ(Message(CheckPolicy(Admission{7})),
+            "there is no admission of number 7; known: all, second-hit, worth");
   EXPECT_EQ(CheckPolicy(Promotion{3}).code(), Code::kInvalid);
   EXPECT_EQ(CheckPolicy(EvictionPolicy{2}).code(), Code::kInvalid);
   EXPECT_EQ(ToString(WriteRule{.policy = WritePolicy{3}}), "unknown");

@@ -39,6 +39,8 @@ constexpr Field kFields[] = {
     {"down_too_large", &StoreCounters::down_too_large, "records not written to flash: too large"},
     {"down_overflow", &StoreCounters::down_overflow, "records not written to flash: too many waited"},
     {"down_over_budget", &StoreCounters::down_over_budget, "records not written to flash: endurance"},
+    {"down_not_worth", &StoreCounters::down_not_worth,
+     "records not written to flash at their put: not likely enough to be used while they would lie there"},
     {"down_over_quota", &StoreCounters::down_over_quota,
      "records not written to flash: their namespaces have all that their quota gives them there"},
     {"demoted", &StoreCounters::demoted, "records that left memory and are on flash still"},

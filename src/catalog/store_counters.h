@@ -16,7 +16,7 @@ struct StoreCounters {
       writes_without_room, recovered, recovery_refused, reported_bad, reported_good, widened_drops;
   // The lower tier's. Demoted: left memory and are still in the lower tier. Evicted unwritten: were wanted
   // in the lower tier and left memory before they were written.
-  Counter written_down, down_failed, down_too_large, down_overflow, down_over_budget, demoted,
+  Counter written_down, down_failed, down_too_large, down_overflow, down_over_budget, down_not_worth, demoted,
       evicted_unwritten, fetched, fetch_failed, fetch_refused, read_ahead, fetched_ahead, ahead_used,
       ahead_too_late, turns_told, turns_missed, passing, passed_segments, moved_below, evicted_below,
       evicted_over_quota, down_over_quota, evicted_below_over_quota, cut_at_reclaim, lost_below,

@@ -23,6 +23,7 @@ Appender::Appender(Media& media, Tables& tables)
     : media_(media),
       tables_(tables),
       budget_(media.options().budget_bytes_a_day, media.Now()),
+      log_turn_(media.Now()),
       next_epoch_(media.Random() | 1),  // 0 says that a region is empty
       group_(media.executor()) {}
 
@@ -76,6 +77,16 @@ tier::Tier::Room Appender::RoomFor(std::uint64_t record_bytes) const {
   if (!room) return tier::Tier::Room::kNoRoom;
   if (!budget_.Allows(record_bytes, media_.Now())) return tier::Tier::Room::kNoBudget;
   return tier::Tier::Room::kYes;
+}
+
+tier::Tier::WriteCosts Appender::write_costs() const {
+  const FlashCounters& counters = media_.counters();
+  const auto moved = static_cast<double>(counters.moved_bytes.value());
+  const double fresh = static_cast<double>(counters.appended_bytes.value()) - moved;
+  return {.turn_ms = log_turn_.Ms(media_.capacity_bytes(), media_.Now()),
+          .moved = fresh > 0 ? moved / fresh : 0,
+          .budget_bytes_a_ms = static_cast<double>(budget_.bytes_a_day()) / 86'400'000,
+          .saved = budget_.HoursSaved(media_.Now())};
 }
 
 // The last free region is kept for what reclaim moves, where there are enough to spare one: a region's worth
@@ -171,6 +182,7 @@ Task<Result<std::vector<tier::Location>>> Appender::Append(std::span<const tier:
     device = Choose(*layout, device, purpose);
     if (device == nullptr || closing_) break;
     budget_.Spend(bytes, media_.Now());
+    log_turn_.Append(bytes, media_.capacity_bytes(), media_.Now());
     std::uint32_t unit = 0;
     const std::uint32_t region = Reserve(*device, *layout, &unit);
     last = co_await WriteBatch(*device, region, unit, *layout, records);

@@ -16,6 +16,7 @@
 #include "flash/budget.h"
 #include "flash/media.h"
 #include "flash/table.h"
+#include "flash/turn.h"
 #include "tier/tier.h"
 
 namespace cistern::flash {
@@ -36,6 +37,7 @@ class Appender final {
                                                    Purpose purpose);
   tier::Tier::Room RoomFor(std::uint64_t record_bytes) const;
   std::uint64_t budget_left_bytes() const { return budget_.Left(media_.Now()); }
+  tier::Tier::WriteCosts write_costs() const;
   // 0: without a limit. What the day wrote so far is forgotten.
   void SetBudget(std::uint64_t bytes_a_day) { budget_ = Budget(bytes_a_day, media_.Now()); }
   // Of the appends that are under way; UINT64_MAX when there is none. They may go to another device than the
@@ -89,6 +91,7 @@ class Appender final {
   Media& media_;
   Tables& tables_;
   Budget budget_;
+  Turn log_turn_;
   std::uint64_t next_epoch_;
   std::size_t turn_ = 0;                    // of the devices
   std::multiset<std::uint64_t> appending_;  // the least sequence of each append that is under way

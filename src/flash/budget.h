@@ -24,6 +24,10 @@ class Budget {
   std::uint64_t Left(Instant now) const {
     return a_day_ == 0 ? UINT64_MAX : static_cast<std::uint64_t>(std::max(0.0, LevelAt(now)));
   }
+  // Of an hour that may be saved up, the share that is; 0 without a limit.
+  double HoursSaved(Instant now) const {
+    return a_day_ == 0 ? 0 : std::max(0.0, LevelAt(now) / (a_day_ / 24));
+  }
   std::uint64_t bytes_a_day() const { return static_cast<std::uint64_t>(a_day_); }
   void Spend(std::uint64_t bytes, Instant now) {
     level_ = LevelAt(now) - static_cast<double>(bytes);

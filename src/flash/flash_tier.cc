@@ -171,6 +171,12 @@ std::uint64_t FlashTier::live_bytes(std::uint32_t region) const {
 std::uint32_t FlashTier::free_regions() const { return media_->free_regions(); }
 std::uint32_t FlashTier::regions() const { return media_->regions(); }
 std::uint64_t FlashTier::region_bytes() const { return media_->geometry().region_bytes; }
+tier::Tier::WriteCosts FlashTier::write_costs() const {
+  WriteCosts costs = appender_->write_costs();
+  if (media_->counters().reclaimed.value() == 0) costs.turn_ms = 0;
+  return costs;
+}
+
 std::uint64_t FlashTier::budget_left_bytes() const { return appender_->budget_left_bytes(); }
 void FlashTier::SetBudget(std::uint64_t bytes_a_day) { appender_->SetBudget(bytes_a_day); }
 

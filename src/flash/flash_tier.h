@@ -69,6 +69,7 @@ class FlashTier final : public tier::Tier {
   Room RoomFor(std::uint64_t record_bytes) const override;
   // A quarter of a region.
   std::uint64_t max_append_bytes() const override;
+  WriteCosts write_costs() const override;
   Task<Result<std::vector<tier::Location>>> Append(std::span<const tier::AppendRequest> records) override;
   void Forget(const tier::Location& location, std::uint64_t record_bytes) override;
   std::int64_t EstimateUs(const tier::Location& location, std::uint64_t bytes) const override;

@@ -296,7 +296,7 @@ TEST(NodeOptions, AReloadTakesWhatARunningNodeCanChangeAndNamesTheRest) {
       ApplyConfigText(read, "movers = 2\nflash_admit = \"second-hit\"\nscrub = \"1MiB/s\"\n", "d").ok());
   const Reloaded reloaded = Reload(running, read);
   EXPECT_THAT(reloaded.changed,
-              testing::ElementsAre("linger: 7us -> never (default)", "flash_admit: all -> second-hit (d:2)",
+              testing::ElementsAre("linger: 7us -> never (default)", "flash_admit: worth -> second-hit (d:2)",
                                    "log_level: debug -> info (default)"));
   EXPECT_THAT(reloaded.kept, testing::ElementsAre("movers: 4 stays until the next start; 2 (d:1)"));
   EXPECT_EQ(reloaded.options.movers, 4u);

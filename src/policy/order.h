@@ -62,6 +62,15 @@ class Order final {
   // The id, of the same block as `first`, is used as that one was.
   void Follow(EntryId id, EntryId first);
 
+  // As in Reuse; 1 by `lru`, which knows no better.
+  double ReturnsWithin(Reuse::Class in, double ms) const {
+    return reuse_ == nullptr ? 1 : reuse_->ReturnsWithin(in, ms);
+  }
+  // 0 too for an id that was never inserted.
+  Reuse::Class ClassOf(EntryId id) const {
+    return id < usage_.size() ? Reuse::Class{usage_[id].in} : Reuse::Class{0};
+  }
+
   // ---- newcomers ----
   Standing StandingOf(std::uint64_t key, const Standing& parent) const {
     return reuse_ == nullptr ? Standing() : reuse_->StandingOf(key, parent);

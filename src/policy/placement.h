@@ -12,7 +12,7 @@ namespace cistern::policy {
 
 struct LowerPolicy {
   WriteRule write;
-  Admission admit = Admission::kAll;
+  Admission admit = Admission::kWorth;
   Promotion promote = Promotion::kWorth;
 };
 
@@ -34,15 +34,22 @@ struct LowerWish {
   }
 };
 
-// True if a block with so many uses since its put is worth writing.
-constexpr bool Wanted(const LowerPolicy& policy, std::uint32_t uses) {
+// True if a block with so many uses since its put is worth writing. `pays`: it is worth the price of a write
+// now (WritePrice).
+constexpr bool Wanted(const LowerPolicy& policy, std::uint32_t uses, bool pays) {
   if (policy.write.policy == WritePolicy::kSelective && uses < policy.write.uses) return false;
-  return policy.admit == Admission::kAll || uses > 0;
+  switch (policy.admit) {
+    case Admission::kAll: return true;
+    case Admission::kSecondHit: return uses > 0;
+    case Admission::kWorth: return pays;
+  }
+  __builtin_unreachable();
 }
-// True if the block is written now, at its put (uses 0) or at its `uses`-th use.
-constexpr bool WrittenAtUse(const LowerPolicy& policy, std::uint32_t uses) {
-  return policy.write.policy != WritePolicy::kBack && Wanted(policy, uses) &&
-         (uses == 0 || !Wanted(policy, uses - 1));
+// True if the block is written now, at its put (uses 0) or at its `uses`-th use. What was not worth its write
+// may be at any use.
+constexpr bool WrittenAtUse(const LowerPolicy& policy, std::uint32_t uses, bool pays) {
+  if (policy.write.policy == WritePolicy::kBack || !Wanted(policy, uses, pays)) return false;
+  return uses == 0 || policy.admit == Admission::kWorth || !Wanted(policy, uses - 1, pays);
 }
 
 // True if a fetched block stays in memory. `asked_before`: since it was written to the lower tier; `passes`:

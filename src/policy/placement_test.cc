@@ -7,29 +7,42 @@ namespace cistern::policy {
 namespace {
 
 TEST(Lower, ThroughWritesAtThePutAndOnce) {
-  const LowerPolicy policy{.write = {WritePolicy::kThrough}};
-  EXPECT_TRUE(WrittenAtUse(policy, 0));
-  for (std::uint32_t uses = 1; uses < 5; ++uses) EXPECT_FALSE(WrittenAtUse(policy, uses)) << uses;
+  const LowerPolicy policy{.write = {WritePolicy::kThrough}, .admit = Admission::kAll};
+  EXPECT_TRUE(WrittenAtUse(policy, 0, true));
+  for (std::uint32_t uses = 1; uses < 5; ++uses) EXPECT_FALSE(WrittenAtUse(policy, uses, true)) << uses;
 }
 
 TEST(Lower, SecondHitWritesAtTheFirstUseAndNotBefore) {
   const LowerPolicy policy{.write = {WritePolicy::kThrough}, .admit = Admission::kSecondHit};
-  EXPECT_FALSE(WrittenAtUse(policy, 0));
-  EXPECT_TRUE(WrittenAtUse(policy, 1));
-  EXPECT_FALSE(WrittenAtUse(policy, 2));
-  EXPECT_FALSE(Wanted(policy, 0));
+  EXPECT_FALSE(WrittenAtUse(policy, 0, true));
+  EXPECT_TRUE(WrittenAtUse(policy, 1, true));
+  EXPECT_FALSE(WrittenAtUse(policy, 2, true));
+  EXPECT_FALSE(Wanted(policy, 0, true));
+}
+
+TEST(Lower, WorthWritesWhatPaysAtThePutOrAtAnyUse) {
+  const LowerPolicy policy{.write = {WritePolicy::kThrough}, .admit = Admission::kWorth};
+  for (std::uint32_t uses = 0; uses < 3; ++uses) {
+    EXPECT_TRUE(WrittenAtUse(policy, uses, true)) << uses;
+    EXPECT_FALSE(WrittenAtUse(policy, uses, false)) << uses;
+    EXPECT_FALSE(Wanted(policy, uses, false)) << uses;
+  }
+  const LowerPolicy selective{.write = {WritePolicy::kSelective, 2}, .admit = Admission::kWorth};
+  EXPECT_FALSE(Wanted(selective, 1, true));
+  EXPECT_TRUE(WrittenAtUse(selective, 3, true));
 }
 
 TEST(Lower, SelectiveWritesAtTheNthUse) {
-  const LowerPolicy policy{.write = {WritePolicy::kSelective, 3}};
-  for (std::uint32_t uses = 0; uses < 6; ++uses) EXPECT_EQ(WrittenAtUse(policy, uses), uses == 3) << uses;
-  EXPECT_FALSE(Wanted(policy, 2));
+  const LowerPolicy policy{.write = {WritePolicy::kSelective, 3}, .admit = Admission::kAll};
+  for (std::uint32_t uses = 0; uses < 6; ++uses)
+    EXPECT_EQ(WrittenAtUse(policy, uses, true), uses == 3) << uses;
+  EXPECT_FALSE(Wanted(policy, 2, true));
 }
 
 TEST(Lower, BackWritesOnlyWhatIsColdAndWanted) {
   const LowerPolicy policy{.write = {WritePolicy::kBack}};
-  for (std::uint32_t uses = 0; uses < 4; ++uses) EXPECT_FALSE(WrittenAtUse(policy, uses)) << uses;
-  EXPECT_TRUE(Wanted(policy, 0));
+  for (std::uint32_t uses = 0; uses < 4; ++uses) EXPECT_FALSE(WrittenAtUse(policy, uses, true)) << uses;
+  EXPECT_TRUE(Wanted(policy, 0, true));
 }
 
 TEST(Lower, R9AncestorsGoBeforeWhatWasUsedAndARegionAlwaysGivesBackSomething) {

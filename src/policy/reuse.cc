@@ -306,6 +306,9 @@ void Reuse::Refresh(Class on) {
   Shares shares;
   for (std::size_t age = 0; age < kAges; ++age)
     shares[age] = share(returns_[on], age, kClassWeight, share(pace, age, kPaceWeight, shares_of_all_[age]));
+  unused_[on][0] = 1;
+  for (std::size_t age = 0; age < kAges; ++age)
+    unused_[on][age + 1] = unused_[on][age] * static_cast<float>(1 - shares[age]);
   const double a_hit = WeightOf(on / kPaces);
   const auto values = HitsASecond(shares);
   double returned = 0;
@@ -313,6 +316,18 @@ void Reuse::Refresh(Class on) {
     returned += returns_[on].returned[age];
     value_[on][age] = {a_hit * values[age], returned >= kProof ? a_hit * values[age] : 0};
   }
+}
+
+UseTime Reuse::WidthOf(std::size_t age) {
+  return age + 1 < kAges ? kAgeStarts[age + 1] - kAgeStarts[age] : kAgeStarts[age];
+}
+
+double Reuse::ReturnsWithin(Class in, double ms) const {
+  const auto whole = static_cast<UseTime>(std::min(ms, static_cast<double>(2 * kAgeStarts[kAges - 1] - 1)));
+  const std::size_t age = AgeOf(whole);
+  const UseTime width = WidthOf(age);
+  const float at = unused_[in][age], then = unused_[in][age + 1];
+  return 1 - (at + (then - at) * static_cast<float>(whole - kAgeStarts[age]) / static_cast<float>(width));
 }
 
 // From the last age back: a block kept to the next age is kept beyond it if the ages after are worth more
@@ -325,8 +340,7 @@ std::array<double, Reuse::kAges> Reuse::HitsASecond(const Shares& shares) {
   std::array<Stay, kAges> stays;
   std::size_t later = 0;  // of stays, the last of them the next in time
   for (std::size_t age = kAges; age-- > 0;) {
-    const UseTime from_ms = kAgeStarts[age];
-    const UseTime width_ms = age + 1 < kAges ? kAgeStarts[age + 1] - from_ms : from_ms;
+    const UseTime width_ms = WidthOf(age);
     Stay stay{shares[age], (1 - shares[age] / 2) * width_ms / 1'000};
     while (later > 0 && stays[later - 1].hits * stay.seconds > stay.hits * stays[later - 1].seconds) {
       const double survives = 1 - stay.hits;

@@ -128,6 +128,8 @@ class Reuse final {
     double proven = 0;  // the same, once its class was seen to return at the age or later; else 0
   };
   Value ValueOf(Class in, UseTime age) const { return value_[in][AgeOf(age)]; }
+  // Of a class's blocks, the share that is used again within so long of its last use.
+  double ReturnsWithin(Class in, double ms) const;
   static bool IsKept(Class in) {
     return in / kPaces == kImportant + static_cast<std::size_t>(Importance::kKeep) - 1;
   }
@@ -169,6 +171,7 @@ class Reuse final {
       4'096;  // all blocks of a prompt, where of new ones two are enough
 
   static std::size_t AgeOf(UseTime age);
+  static UseTime WidthOf(std::size_t age);
   static std::size_t PaceOf(std::uint16_t gap);
   static std::size_t PaceIn(Class on) { return on == kPartial ? kPaces : on % kPaces; }
   static bool IsOwn(Class on) { return on < kFans * kPaces; }
@@ -205,6 +208,8 @@ class Reuse final {
   std::array<Returns, kPaces + 1> paces_{};  // the last for partial blocks
   std::array<Returns, kClasses> returns_{};
   std::array<std::array<Value, kAges>, kClasses> value_{};
+  std::array<std::array<float, kAges + 1>, kClasses>
+      unused_{};                // not used again by each age's start, and its end
   std::bitset<kClasses> used_;  // those worked out anew in turn: of no hints, and of hints that were given
   std::size_t refreshed_ = 0;
   std::uint64_t returns_seen_ = 0;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "residency/evictor.h"
 
-#include "policy/placement.h"
-
 namespace cistern::residency {
 
 bool Evictor::MayGo(catalog::RecordId record) const {
@@ -112,8 +110,7 @@ void Evictor::Evict(catalog::RecordId record) {
   const catalog::Block& block = context_.forest.block(r.block);
   ++context_.catalog.counted().At(block.tree).evicted;
   context_.catalog.gone().Note(block.key_hash(), catalog::WentBy::kEvicted);
-  if (lower_.present() && policy::Wanted(context_.catalog.LowerPolicyOf(r), r.uses))
-    context_.counters.evicted_unwritten.Add();
+  if (lower_.present() && worth_.Wanted(record)) context_.counters.evicted_unwritten.Add();
   removal_.Remove(record);
 }
 

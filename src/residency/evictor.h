@@ -16,6 +16,7 @@
 #include "residency/removal.h"
 #include "residency/residents.h"
 #include "residency/write_queue.h"
+#include "residency/write_worth.h"
 
 namespace cistern::residency {
 
@@ -45,14 +46,15 @@ inline constexpr std::string_view kNoSpareRoom =
 class Evictor final {
  public:
   Evictor(const StoreContext& context, BlockOwner& owner, LowerTier& lower, Residents& residents,
-          WriteQueue& queue, Removal& removal)
+          WriteQueue& queue, Removal& removal, const WriteWorth& worth)
       : context_(context),
         far_memory_(context.slots.first_far_kind()),
         owner_(owner),
         lower_(lower),
         residents_(residents),
         queue_(queue),
-        removal_(removal) {}
+        removal_(removal),
+        worth_(worth) {}
   Evictor(const Evictor&) = delete;
   Evictor& operator=(const Evictor&) = delete;
 
@@ -110,6 +112,7 @@ class Evictor final {
   Residents& residents_;
   WriteQueue& queue_;
   Removal& removal_;
+  const WriteWorth& worth_;
 };
 
 }  // namespace cistern::residency

@@ -29,9 +29,11 @@ Task<bool> LowerRecords::Keep(const tier::TierEntry& entry, std::uint64_t kept_b
     catalog::Record& r = context_.forest.record(copy.record);
     lower_.Forget(context_.forest.block(block).tree, copy);
     r.location = {};
-    const policy::LowerPolicy policy = context_.catalog.LowerPolicyOf(r);
-    if (memory_goes_ || (policy.write.policy != WritePolicy::kBack && policy::Wanted(policy, r.uses)))
+    if (memory_goes_) {
       write_back_.Want(copy.record);
+    } else {
+      write_back_.NoteGivenUp(copy.record);
+    }
     co_return false;
   }
   if (copy.record != catalog::kNoId) partial_copies_.EndIfIdle(copy.record);

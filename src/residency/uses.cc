@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "residency/uses.h"
 
-#include "policy/placement.h"
-
 namespace cistern::residency {
 
 void Uses::UseBlock(catalog::BlockId block) {
@@ -30,8 +28,7 @@ void Uses::UseRecord(catalog::RecordId record) {
     far_uses_.Note(record);
   }
   context_.catalog.counted().Use(block.tree);
-  if (r.in_memory() && lower_.present() && policy::WrittenAtUse(context_.catalog.LowerPolicyOf(r), r.uses))
-    write_back_.Want(record);
+  if (r.in_memory()) write_back_.NoteUse(record);
 }
 
 // One that was read to pass, or ahead, may be worth its place now.

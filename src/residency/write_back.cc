@@ -5,8 +5,6 @@
 #include <array>
 #include <utility>
 
-#include "policy/placement.h"
-
 namespace cistern::residency {
 
 namespace {
@@ -20,18 +18,53 @@ constexpr std::uint64_t kBatchBytes = 192u << 10;
 constexpr std::uint64_t kWriteShare = 4;
 constexpr std::uint32_t kCleanLooks = 4096;  // records looked at in a tick, coldest first
 constexpr std::uint32_t kAncestorLooks = 64;
+constexpr std::uint32_t kChildLooks = 8;
 }  // namespace
 
 void WriteBack::DeviceOut() {
   ++devices_out_;
   writers_ = 0;
-  writing_ = writing_bytes_ = 0;
+  writing_.clear();
+  writing_bytes_ = 0;
   writing_of_ = {};
 }
 
 void WriteBack::Want(catalog::RecordId record) {
+  std::array<catalog::RecordId, kAncestorLooks> above;
+  std::size_t count = 0;
+  const catalog::Record& r = context_.forest.record(record);
+  const bool room = lower_.present() && lower_->RoomFor(1) == tier::Tier::Room::kYes;
+  for (catalog::BlockId at = context_.forest.block(r.block).parent;
+       room && at != catalog::kNoId && count < above.size(); at = context_.forest.block(at).parent) {
+    context_.steps.Count();
+    const catalog::RecordId parent = context_.forest.FindRecord(at, r.group);
+    if (parent == catalog::kNoId) break;
+    const catalog::Record& p = context_.forest.record(parent);
+    if (p.in_lower_tier() || !p.in_memory() || p.is(catalog::Record::kQueued)) break;
+    above[count++] = parent;
+  }
+  while (count > 0) Queue(above[--count]);
   Queue(record);
   Start();
+}
+
+void WriteBack::NotePut(catalog::RecordId record) {
+  if (!lower_.present()) return;
+  if (!worth_.NotePut(record)) context_.counters.down_not_worth.Add();
+  NoteFound(record);
+}
+
+void WriteBack::NoteFound(catalog::RecordId record) {
+  if (lower_.present() && worth_.WrittenAtUse(record, 0)) Want(record);
+}
+
+void WriteBack::NoteUse(catalog::RecordId record) {
+  const catalog::Record& r = context_.forest.record(record);
+  if (lower_.present() && !r.in_lower_tier() && worth_.WrittenAtUse(record, r.uses)) Want(record);
+}
+
+void WriteBack::NoteGivenUp(catalog::RecordId record) {
+  if (worth_.WrittenAnew(record)) Want(record);
 }
 
 void WriteBack::Start() {
@@ -68,10 +101,10 @@ bool WriteBack::Clean() {
     context_.steps.Count();
     const catalog::Record& r = context_.forest.record(*cleaning_);
     ++looking_.looked;
-    if (r.in_lower_tier() || !policy::Wanted(context_.catalog.LowerPolicyOf(r), r.uses)) {
+    if (r.in_lower_tier() || !(worth_.Wanted(*cleaning_) || ExtendedBelow(r))) {
       ++looking_.ready;
     } else if (r.references == 0 && !OverQuota(r)) {
-      WantWithAncestors(*cleaning_);
+      Want(*cleaning_);
     }
   }
   const bool more = cleaning_ && clean_looks_ < kCleanLooks;
@@ -82,9 +115,23 @@ bool WriteBack::Clean() {
   return more;
 }
 
+// Without a copy there the record could not leave memory before those.
+bool WriteBack::ExtendedBelow(const catalog::Record& record) const {
+  catalog::BlockId child = context_.forest.block(record.block).first_child;
+  for (std::uint32_t look = 0; look < kChildLooks && child != catalog::kNoId; ++look) {
+    context_.steps.Count();
+    const catalog::Block& block = context_.forest.block(child);
+    if (block.folded()) return true;
+    child = block.next_sibling;
+  }
+  return false;
+}
+
 void WriteBack::Queue(catalog::RecordId record) {
   catalog::Record& r = context_.forest.record(record);
-  if (!lower_.present() || !r.in_memory() || r.in_lower_tier() || r.is(catalog::Record::kQueued)) return;
+  if (!lower_.present() || !r.in_memory() || r.in_lower_tier() || r.is(catalog::Record::kQueued) ||
+      writing_.contains(record))
+    return;
   if (r.body_bytes > lower_->max_append_bytes()) {
     context_.counters.down_too_large.Add();
     return;
@@ -101,7 +148,7 @@ bool WriteBack::MayWriteMore() const {
   const std::uint64_t blocks = context_.options.max_blocks > 0 ? context_.options.max_blocks
                                                                : context_.catalog.max_records_in_memory();
   const std::uint64_t bytes = context_.slots.bytes();
-  return writing_ == 0 || (writing_ < blocks / kWriteShare && writing_bytes_ < bytes / kWriteShare);
+  return writing_.empty() || (writing_.size() < blocks / kWriteShare && writing_bytes_ < bytes / kWriteShare);
 }
 
 bool WriteBack::OverQuota(const catalog::Record& record) {
@@ -191,7 +238,7 @@ bool WriteBack::AddToBatch(catalog::RecordHandle handle, std::uint64_t record_by
   BatchItem& item = items.emplace_back(RecordReference(residents_, handle), SlotUse(residents_, r.place),
                                        r.place, record_bytes, group, r.body_bytes, devices_out_);
   item.seal.emplace(*seal);
-  ++writing_;
+  writing_.insert(handle.record);
   writing_bytes_ += record_bytes;
   writing_of_[group] += r.body_bytes;
   context_.steps.Count(2 + seal->segment_count() / 16);
@@ -229,7 +276,7 @@ std::vector<tier::AppendRequest> WriteBack::WithoutDead(std::deque<BatchItem>& i
 void WriteBack::EndWriting(BatchItem& item) {
   item.use.End();
   if (item.devices_out != devices_out_) return;
-  --writing_;
+  writing_.erase(item.reference.handle().record);
   writing_bytes_ -= item.record_bytes;
   writing_of_[item.group] -= item.body_bytes;
 }
@@ -254,25 +301,6 @@ void WriteBack::Written(BatchItem& item, tier::Location location) {
   item.reference.Drop();
   // The record may be evicted now, whatever descends from it.
   if (lives && context_.forest.record(handle.record).references == 0) residents_.Unpark(handle.record);
-}
-
-// The coldest records are written before they have to leave, their ancestors before them: else a reboot
-// finds blocks without their chain.
-void WriteBack::WantWithAncestors(catalog::RecordId record) {
-  std::array<catalog::RecordId, kAncestorLooks> above;
-  std::size_t count = 0;
-  const std::uint16_t group = context_.forest.record(record).group;
-  for (catalog::BlockId at = context_.forest.block(context_.forest.record(record).block).parent;
-       at != catalog::kNoId && count < above.size(); at = context_.forest.block(at).parent) {
-    context_.steps.Count();
-    const catalog::RecordId parent = context_.forest.FindRecord(at, group);
-    if (parent == catalog::kNoId || context_.forest.record(parent).in_lower_tier() ||
-        !context_.forest.record(parent).in_memory())
-      break;
-    above[count++] = parent;
-  }
-  while (count > 0) Want(above[--count]);
-  Want(record);
 }
 
 }  // namespace cistern::residency

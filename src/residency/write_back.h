@@ -4,6 +4,7 @@
 // record in the lower tier may leave memory at any time.
 #pragma once
 
+#include <boost/unordered/unordered_flat_set.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -17,6 +18,7 @@
 #include "residency/lower_tier.h"
 #include "residency/residents.h"
 #include "residency/write_queue.h"
+#include "residency/write_worth.h"
 #include "tier/tier.h"
 
 namespace cistern::residency {
@@ -24,15 +26,27 @@ namespace cistern::residency {
 class WriteBack final {
  public:
   WriteBack(const StoreContext& context, LowerTier& lower, Residents& residents, WriteQueue& queue,
-            Evictor& evictor)
-      : context_(context), lower_(lower), residents_(residents), queue_(queue), evictor_(evictor) {}
+            Evictor& evictor, WriteWorth& worth)
+      : context_(context),
+        lower_(lower),
+        residents_(residents),
+        queue_(queue),
+        evictor_(evictor),
+        worth_(worth) {}
   WriteBack(const WriteBack&) = delete;
   WriteBack& operator=(const WriteBack&) = delete;
 
   Executor& executor() { return context_.executor; }
 
-  // Queues the record for the lower tier.
+  // Queues the record for the lower tier, and before it those above it in its chain that are not there
+  // either: else a reboot finds blocks without their chain.
   void Want(catalog::RecordId record);
+  // The record, in memory, was put, found at a start, or used; or the tier gave up its copy. It is queued if
+  // its write is due.
+  void NotePut(catalog::RecordId record);
+  void NoteFound(catalog::RecordId record);
+  void NoteUse(catalog::RecordId record);
+  void NoteGivenUp(catalog::RecordId record);
   // Writes queued records, in as many batches at a time as allowed.
   void Start();
   // A slice of the cleaner's look at the coldest records; true: there are more.
@@ -46,7 +60,7 @@ class WriteBack final {
   // A device left service: writers that wait for it may wait for ever, and do not count any more.
   void DeviceOut();
   // Nothing waits to be written, nor is being.
-  bool idle() const { return queue_.empty() && writing_ == 0; }
+  bool idle() const { return queue_.empty() && writing_.empty(); }
   // Empties the queue.
   void Stop() { queue_.Clear(); }
 
@@ -67,6 +81,8 @@ class WriteBack final {
 
   void Queue(catalog::RecordId record);
   bool MayWriteMore() const;
+  // A block that lies only in the lower tier extends the record's.
+  bool ExtendedBelow(const catalog::Record& record) const;
   // The record's namespaces would pass their quota of the lower tier.
   bool OverQuota(const catalog::Record& record);
   Task<void> WriteBatches();
@@ -75,15 +91,15 @@ class WriteBack final {
   std::vector<tier::AppendRequest> WithoutDead(std::deque<BatchItem>& items);
   void EndWriting(BatchItem& item);
   void Written(BatchItem& item, tier::Location location);
-  void WantWithAncestors(catalog::RecordId record);
 
   const StoreContext context_;
   LowerTier& lower_;
   Residents& residents_;
   WriteQueue& queue_;
   Evictor& evictor_;
+  WriteWorth& worth_;
   std::uint32_t writers_ = 0;
-  std::uint64_t writing_ = 0;  // records in the batches under way
+  boost::unordered_flat_set<catalog::RecordId> writing_;  // those of the batches under way
   std::uint64_t writing_bytes_ = 0;
   policy::QuotaTable::Used writing_of_{};  // by group, of bodies
   std::uint64_t devices_out_ = 0;

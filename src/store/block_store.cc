@@ -85,11 +85,12 @@ struct BlockStore::Rooms {
         residents(context, parts.index),
         partial_copies(context, residents),
         removal(context, owner, lower, residents, partial_copies),
-        evictor(context, owner, lower, residents, queue, removal),
+        write_worth(context, lower, residents),
+        evictor(context, owner, lower, residents, queue, removal, write_worth),
         room(context, residents, partial_copies, evictor),
         resizer(context, partial_copies, room),
         verifier(context, owner, residents),
-        write_back(context, lower, residents, queue, evictor),
+        write_back(context, lower, residents, queue, evictor, write_worth),
         far_uses(context, lower, residents, room),
         uses(context, lower, residents, partial_copies, evictor, write_back, far_uses),
         fetcher(context, owner, lower, residents, partial_copies, evictor, room),
@@ -146,6 +147,7 @@ struct BlockStore::Rooms {
   residency::PartialCopies partial_copies;
   residency::Removal removal;
   residency::WriteQueue queue;
+  residency::WriteWorth write_worth;
   residency::Evictor evictor;
   residency::Room room;
   residency::Resizer resizer;

@@ -5,7 +5,6 @@
 
 #include "arena/protocol.h"
 #include "base/assert.h"
-#include "policy/placement.h"
 
 namespace cistern::store {
 
@@ -308,8 +307,7 @@ void Publisher::MakeVisible(catalog::PutIndex put, catalog::BlockId block, std::
   ++context_.catalog.counted().At(p.name.tree).published;
   context_.pending.Close(put);
   MarkBehind(block, p.name.group, entry);
-  if (lower_.present() && policy::WrittenAtUse(entry.lower.Over(context_.options.lower), 0))
-    write_back_.Want(record);
+  write_back_.NotePut(record);
   std::uint32_t child_groups = 0;
   for (std::uint16_t g = 0; g < entry.groups.size(); ++g) {
     if (entry.ParentGroup(g) == p.name.group) child_groups |= 1u << g;

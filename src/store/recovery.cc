@@ -88,7 +88,7 @@ Task<void> StoreRecovery::WriteAllBack(const RecoveryState& state) {
   bool any = false;
   for (std::uint32_t slot = 0; slot < context_.namespaces.end() && !any; ++slot) {
     const catalog::NamespaceEntry* entry = context_.namespaces.at(slot);
-    any = entry != nullptr && policy::WrittenAtUse(entry->lower.Over(context_.options.lower), 0);
+    any = entry != nullptr && policy::WrittenAtUse(entry->lower.Over(context_.options.lower), 0, true);
   }
   if (!any) co_return;
   for (const catalog::BlockId block : state.order) {
@@ -99,8 +99,7 @@ Task<void> StoreRecovery::WriteAllBack(const RecoveryState& state) {
       continue;
     for (catalog::RecordId r = context_.forest.block(block).first_record; r != catalog::kNoId;
          r = context_.forest.record(r).next)
-      if (policy::WrittenAtUse(context_.catalog.LowerPolicyOf(context_.forest.record(r)), 0))
-        write_back_.Want(r);
+      write_back_.NoteFound(r);
   }
 }
 

@@ -80,6 +80,7 @@ struct SimulatedTierOptions {
   // Asked beside the chances, where not empty: with the place, or none of an append, and of a recovery that
   // reads.
   std::function<bool(TierFault, const Location&)> suffers;
+  Tier::WriteCosts costs{};  // as they are said to be
   // So many errors in a row, and the media leave service; 0: never.
   std::uint32_t most_errors = 0;
 };
@@ -108,6 +109,7 @@ class SimulatedTier final : public Tier {
   void Adopt(const Location& location, std::uint64_t record_bytes) override;
   Room RoomFor(std::uint64_t record_bytes) const override;
   std::uint64_t max_append_bytes() const override { return options_.room_bytes / 4; }
+  WriteCosts write_costs() const override { return options_.costs; }
   Task<Result<std::vector<Location>>> Append(std::span<const AppendRequest> records) override;
   void Forget(const Location& location, std::uint64_t record_bytes) override;
   std::int64_t EstimateUs(const Location& location, std::uint64_t bytes) const override;
@@ -126,6 +128,7 @@ class SimulatedTier final : public Tier {
   Task<void> Close() override;
 
   // ---- for tests ----
+  void set_costs(const WriteCosts& costs) { options_.costs = costs; }
   void set_faults(const SimulatedTierOptions::Faults& faults) { options_.faults = faults; }
   // The media leave service; BringBack gives them back empty, with a new id. kBusy: the owner has not
   // forgotten what was on them, or transfers have not ended.

@@ -82,6 +82,15 @@ class Tier {
   // A record that was appended or adopted is not looked for any more. Does nothing when its device is out.
   virtual void Forget(const Location& location, std::uint64_t record_bytes) = 0;
 
+  // What writing there costs.
+  struct WriteCosts {
+    double turn_ms = 0;            // how long records lie there; 0: none were given up yet for want of room
+    double moved = 0;              // bytes that reclaim writes again, for each byte that is new
+    double budget_bytes_a_ms = 0;  // endurance; 0: without a limit
+    double saved = 0;              // of the budget, in hours
+  };
+  virtual WriteCosts write_costs() const { return {}; }
+
   // ---- giving back ----
   // How long a read of so many bytes there would take from now on, in microseconds; kNever when its device is
   // out of service.

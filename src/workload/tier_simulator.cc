@@ -1,18 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workload/tier_simulator.h"
 
+#include <algorithm>
+#include <array>
 #include <optional>
 #include <utility>
 
 #include "base/assert.h"
+#include "base/format.h"
+#include "base/nearest.h"
 #include "base/random.h"
 #include "policy/placement.h"
 
 namespace cistern::workload {
 using policy::EntryId;
 
+namespace {
+constexpr std::size_t kMostRejected = 1u << 20;  // where the log is without end
+
+constexpr std::array<std::pair<SimAdmission, std::string_view>, 4> kAdmissions{{
+    {SimAdmission::kWorth, "worth"},
+    {SimAdmission::kAll, "all"},
+    {SimAdmission::kSecondHit, "second-hit"},
+    {SimAdmission::kRejectFirst, "reject-first"},
+}};
+}  // namespace
+
+std::string_view ToString(SimAdmission admission) {
+  const auto named = std::ranges::find(kAdmissions, admission, &decltype(kAdmissions)::value_type::first);
+  return named == kAdmissions.end() ? "unknown" : named->second;
+}
+
+std::string SimAdmissions() {
+  std::string list;
+  for (const auto& [admission, text] : kAdmissions) AppendText(list, Text(list.empty() ? "" : ", ", text));
+  return list;
+}
+
+Result<SimAdmission> ParseSimAdmission(std::string_view text) {
+  const auto named = std::ranges::find(kAdmissions, text, &decltype(kAdmissions)::value_type::second);
+  if (named != kAdmissions.end()) return named->first;
+  return Error(Code::kInvalid, Text("there is no admission '", Shown(text), "'; known: ", SimAdmissions()));
+}
+
 TierSimulator::TierSimulator(const TierSimOptions& options)
-    : options_(options), order_(options.policy, options.blocks) {
+    : options_(options),
+      order_(options.policy, options.blocks),
+      log_(options.lower_blocks, options.lower_budget) {
   CISTERN_ASSERT(options.blocks > 0 && options.promote != Promotion::kSecondHit);
 }
 
@@ -25,6 +59,8 @@ EntryId TierSimulator::Dense(std::uint64_t hash_id) {
 void TierSimulator::Submit(const Request& request, const PromptHints& hints) {
   const std::uint64_t now_ms = time_.Of(request);
   RunDue(now_ms);
+  now_ms_ = now_ms;
+  log_.SetNow(now_ms);
   chain_.clear();
   keys_.clear();
   there_.clear();
@@ -33,23 +69,32 @@ void TierSimulator::Submit(const Request& request, const PromptHints& hints) {
     keys_.push_back(SplitMix(hash_id));
   }
   for (const EntryId id : chain_) {
-    if (!blocks_[id].stored) break;
-    there_.push_back(blocks_[id].resident ? id : policy::kBelow);
-    ++(blocks_[id].resident ? result_.memory_hits : result_.lower_hits);
-    result_.ahead_used += std::exchange(blocks_[id].ahead, false);
+    Block& block = blocks_[id];
+    if (!block.there()) break;
+    there_.push_back(block.resident ? id : policy::kBelow);
+    ++(block.resident ? result_.memory_hits : result_.lower_hits);
+    result_.ahead_used += std::exchange(block.ahead, false);
+    block.used = true;
   }
   ++result_.requests;
   result_.accesses += chain_.size();
   order_.SetNow(now_ms);
   Came(now_ms);
   order_.TakeIn({.partial = LastIsPartial(request), .hints = hints}, keys_, there_);
-  for (std::size_t i = 0; i < there_.size(); ++i) {
-    if (!blocks_[chain_[i]].resident) Fetch(i);
+  bool room = true;
+  for (std::size_t i = 0; i < there_.size() && room; ++i) {
+    if (!blocks_[chain_[i]].resident) room = Fetch(i);
   }
-  for (std::size_t i = there_.size(); i < chain_.size() && !blocks_[chain_[i]].stored; ++i) {
-    Put(i);
+  for (std::size_t i = there_.size(); i < chain_.size() && room && !blocks_[chain_[i]].there(); ++i) {
+    room = Put(i);
   }
   for (std::size_t i = chain_.size(); i-- > 0;) Touch(i);
+  for (std::size_t i = 0; i < there_.size(); ++i) {
+    if (blocks_[chain_[i]].resident && !blocks_[chain_[i]].below && Wanted(chain_[i], false))
+      Write(chain_[i]);
+  }
+  result_.written = log_.written();
+  result_.moved = log_.moved();
   if (options_.ahead && order_.learns() && hints.next_turn_ms > 0) Await(request, hints, now_ms);
 }
 
@@ -99,8 +144,8 @@ void TierSimulator::FetchAhead(Awaited& awaited) {
   for (std::size_t i = 0; i < awaited.chain.size(); ++i) {
     const EntryId id = awaited.chain[i];
     if (blocks_[id].resident) continue;
-    if (!policy::FetchAhead::MayHold(order_.held() + 1, options_.blocks)) return;
-    MakeRoom();
+    if (!blocks_[id].below || !policy::FetchAhead::MayHold(order_.held() + 1, options_.blocks)) return;
+    if (!MakeRoom() || !blocks_[id].below) return;
     const EntryId parent = i == 0 ? id : awaited.chain[i - 1];
     const bool under = blocks_[parent].resident;
     Enter(id, order_.StandingBelow(awaited.keys[i], under ? order_.StandingOf(parent) : policy::Standing()),
@@ -115,6 +160,7 @@ void TierSimulator::FetchAhead(Awaited& awaited) {
 // What was held for a turn that did not come is the next to leave.
 void TierSimulator::LetGo(Awaited& awaited, bool late) {
   for (const EntryId id : awaited.held) {
+    if (!blocks_[id].resident) continue;
     blocks_[id].transient = late;
     late ? order_.MakeColdest(id, 0) : order_.LetGo(id);
   }
@@ -131,16 +177,115 @@ policy::Standing TierSimulator::ParentOf(std::size_t at) const {
 bool TierSimulator::Passes(EntryId id, const policy::Standing& standing) {
   const std::uint64_t with_it = used_ + (blocks_[id].resident ? 0 : 1);
   return options_.promote == Promotion::kWorth && with_it >= options_.blocks &&
-         order_.Passes(standing, policy::kAllGroups, [](EntryId) { return true; });
+         order_.Passes(standing, policy::kAllGroups, [this](EntryId other) { return MayLeave(other); });
 }
 
-void TierSimulator::MakeRoom() {
-  if (used_ < options_.blocks) return;
-  // What is in the lower tier too may always leave.
-  const EntryId leaves = *order_.Coldest();
-  order_.Remove(leaves);
-  blocks_[leaves].resident = blocks_[leaves].transient = blocks_[leaves].ahead = false;
+// False: nothing may leave. What is in the lower tier too always may.
+bool TierSimulator::MakeRoom() {
+  if (used_ < options_.blocks) return true;
+  std::optional<EntryId> leaves;
+  while ((leaves = order_.Coldest()) && !MayLeave(*leaves)) order_.Park(*leaves);
+  if (!leaves) return false;
+  if (blocks_[*leaves].below) {
+    LeaveMemory(*leaves);
+  } else {
+    Lose(*leaves);
+  }
+  return true;
+}
+
+void TierSimulator::LeaveMemory(EntryId id) {
+  order_.Remove(id);
+  blocks_[id].resident = blocks_[id].transient = blocks_[id].ahead = false;
   --used_;
+}
+
+void TierSimulator::Link(EntryId id, EntryId parent) {
+  Block& block = blocks_[id];
+  block.parent = parent;
+  block.before = policy::kBelow;
+  block.next = blocks_[parent].first_child;
+  if (block.next != policy::kBelow) blocks_[block.next].before = id;
+  blocks_[parent].first_child = id;
+}
+
+void TierSimulator::Unlink(EntryId id) {
+  Block& block = blocks_[id];
+  if (block.parent == policy::kBelow) return;
+  Block& parent = blocks_[block.parent];
+  (block.before == policy::kBelow ? parent.first_child : blocks_[block.before].next) = block.next;
+  if (block.next != policy::kBelow) blocks_[block.next].before = block.before;
+  if (!parent.extended() && parent.resident) order_.Unpark(block.parent);
+  block.parent = block.next = block.before = policy::kBelow;
+}
+
+void TierSimulator::Lose(EntryId id) {
+  std::vector<EntryId> lost{id};
+  for (std::size_t i = 0; i < lost.size(); ++i) {
+    for (EntryId child = blocks_[lost[i]].first_child; child != policy::kBelow; child = blocks_[child].next)
+      lost.push_back(child);
+  }
+  for (std::size_t i = lost.size(); i-- > 0;) {
+    Unlink(lost[i]);
+    if (blocks_[lost[i]].resident) LeaveMemory(lost[i]);
+    blocks_[lost[i]].below = false;
+  }
+}
+
+bool TierSimulator::Wanted(EntryId id, bool at_put) {
+  switch (options_.admit) {
+    case SimAdmission::kAll: return true;
+    case SimAdmission::kSecondHit: return !at_put;
+    case SimAdmission::kWorth:
+      if (price_.Due(now_ms_)) price_.Set(order_, log_.terms(), now_ms_);
+      return price_.Pays(order_, order_.ClassOf(id));
+    case SimAdmission::kRejectFirst: break;
+  }
+  if (!at_put) return true;
+  if (rejected_.erase(id) > 0) return true;
+  rejected_.insert(id);
+  rejections_.push_back(id);
+  if (rejections_.size() > (options_.lower_blocks > 0 ? options_.lower_blocks : kMostRejected)) {
+    rejected_.erase(rejections_.front());
+    rejections_.pop_front();
+  }
+  return false;
+}
+
+void TierSimulator::Write(EntryId id) {
+  std::vector<EntryId> above{id};
+  for (EntryId at = blocks_[id].parent; at != policy::kBelow && !blocks_[at].below; at = blocks_[at].parent)
+    above.push_back(at);
+  for (; !above.empty() && log_.Pays(); above.pop_back()) {
+    Block& block = blocks_[above.back()];
+    block.region = log_.Append(above.back(), false);
+    block.below = true;
+    block.used = false;
+    order_.Unpark(above.back());
+  }
+  while (const auto given = log_.GiveUp()) GiveUp(*given);
+}
+
+// As residency::LowerRecords, from the last block on.
+void TierSimulator::GiveUp(const LowerLog::Given& given) {
+  std::uint64_t kept = 0;
+  for (std::size_t i = given.ids.size(); i-- > 0;) {
+    const EntryId id = given.ids[i];
+    Block& block = blocks_[id];
+    if (!block.below || block.region != given.region) continue;
+    const policy::LastCopy last{.used = block.used, .has_descendants = block.extended(), .bytes = 1};
+    const bool stays =
+        block.resident ? Wanted(id, false) : policy::KeptAtReclaim(last, kept, log_.region_blocks());
+    if (stays) {
+      block.region = log_.Append(id, true);
+      block.used = false;
+      ++kept;
+    } else if (block.resident) {
+      block.below = false;
+    } else {
+      Lose(id);
+    }
+  }
 }
 
 void TierSimulator::Enter(EntryId id, const policy::Standing& standing, bool passes) {
@@ -151,24 +296,29 @@ void TierSimulator::Enter(EntryId id, const policy::Standing& standing, bool pas
   if (blocks_[id].transient) order_.MakeColdest(id, 0);
 }
 
-void TierSimulator::Put(std::size_t at) {
+// False: there was no room, or the block before it was lost to make some.
+bool TierSimulator::Put(std::size_t at) {
   const EntryId id = chain_[at];
   const policy::Standing standing = order_.StandingOf(keys_[at], ParentOf(at));
-  blocks_[id].stored = true;
-  MakeRoom();
+  if (!MakeRoom() || (at > 0 && !blocks_[chain_[at - 1]].there())) return false;
   Enter(id, standing, false);
+  if (at > 0) Link(id, chain_[at - 1]);
+  price_.Offer(order_.ClassOf(id), 1, now_ms_);
+  if (Wanted(id, true)) Write(id);
+  return true;
 }
 
 // As residency::Fetcher: decided on when it is asked for, and when it takes its place. What it is held to be
 // is asked for each time: the block that leaves for it may be its parent, and without one it is nobody's
 // child.
-void TierSimulator::Fetch(std::size_t at) {
+bool TierSimulator::Fetch(std::size_t at) {
   const EntryId id = chain_[at];
   const bool passed = Passes(id, order_.StandingBelow(keys_[at], ParentOf(at)));
-  MakeRoom();
+  if (!MakeRoom() || !blocks_[id].below) return false;
   const policy::Standing standing = order_.StandingBelow(keys_[at], ParentOf(at));
   Enter(id, standing, passed || Passes(id, standing));
   result_.passing += blocks_[id].transient;
+  return true;
 }
 
 // As residency::Uses.

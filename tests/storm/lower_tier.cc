@@ -22,7 +22,9 @@ void World::MakeLowerOptions() {
   static constexpr WritePolicy kWrite[] = {WritePolicy::kThrough, WritePolicy::kThrough, WritePolicy::kBack,
                                            WritePolicy::kSelective};
   options_.lower.write.policy = kWrite[random.Below(4)];
-  options_.lower.admit = random.Below(5) == 0 ? Admission::kSecondHit : Admission::kAll;
+  static constexpr Admission kAdmit[] = {Admission::kSecondHit, Admission::kWorth, Admission::kWorth,
+                                         Admission::kAll, Admission::kAll};
+  options_.lower.admit = kAdmit[random.Below(5)];
   static constexpr Promotion kPromote[] = {Promotion::kSecondHit, Promotion::kWorth, Promotion::kAll};
   options_.lower.promote = kPromote[random.Below(3)];
   options_.lower.write.uses = 1 + static_cast<std::uint32_t>(random.Below(3));
