@@ -7,21 +7,38 @@
 namespace cistern::mesh {
 namespace {
 
-class ReadingStormTest : public MeshStorm {};
+constexpr net::SimulatedFabric::Faults kFabricFaults = {
+    .read_us = 2'000, .refused = 0.005, .silent = 0.001, .late = 0.9, .late_us = 20'000};
+
+class ReadingStormTest : public MeshStorm {
+ protected:
+  // Reads that have landed.
+  std::uint64_t CheckFabrics() {
+    std::uint64_t landed = 0;
+    for (auto& each : nodes) {
+      if (!each->fabric) continue;
+      landed += each->fabric->landed;
+      EXPECT_EQ(each->fabric->unsafe, 0u) << "no part of a reader's buffer is used again before it is closed";
+    }
+    return landed;
+  }
+};
 
 TEST_P(ReadingStormTest, WhatIsReadIsExactAndWhatIsDroppedStaysGone) {
   TestNodeOptions options;
   options.store.max_blocks = 60;
-  // Every second time bodies are read from the others' memory, which refuses some and is silent to others.
+  // Every second time bodies are read from the others' memory, which refuses some and is silent to others;
+  // what was given up may land as long as its endpoint is open.
   net::SimulatedFabric::Members members;
   const bool fetched = GetParam() % 2 == 0;
   if (fetched) options.fabric = &members;
+  options.fabric_seed = static_cast<std::uint64_t>(GetParam());
   NamespaceSpec spec = Blocks();
   spec.block_tokens = 256;
   StartNodes(kNodes, spec, options);
   TaskGroup calls(executor()), follows(executor());
   for (std::size_t i = 0; i < kNodes; ++i) {
-    if (fetched) node(i).fabric->faults = {.read_us = 2'000, .refused = 0.005, .silent = 0.001};
+    if (fetched) node(i).fabric->faults = kFabricFaults;
     follows.Spawn(FollowDrops(executor(), i));
     node(i).before_find = [this](Executor&) { return Pass(random_.Chance(0.3) ? Random(20'000) : 0); };
     node(i).lie = [this](net::RailSource::Answer& answer) {
@@ -66,9 +83,8 @@ TEST_P(ReadingStormTest, WhatIsReadIsExactAndWhatIsDroppedStaysGone) {
     EXPECT_EQ(each->reader->transfers(), 0u);
     EXPECT_LE(each->store->TakeLongestStep(), kStepTouches);
   }
-  std::uint64_t over_fabric = 0;
-  for (auto& each : nodes) over_fabric += each->fabric ? each->fabric->landed : 0;
-  EXPECT_EQ(over_fabric > 100, fetched);
+  const std::uint64_t over_fabric = CheckFabrics();
+  EXPECT_EQ(over_fabric > 50, fetched);
   EXPECT_EQ(late_, 0u);
   EXPECT_GT(taken_, 100u);
   EXPECT_GT(checked_, 1'000u);

@@ -210,7 +210,8 @@ struct TestNodeOptions {
   catalog::StoreOptions store;
   bool lower_tier = false;
   net::SimulatedFabric::Members* fabric = nullptr;  // of nodes that read each other's memory
-  std::uint64_t bytes_a_second = 0;                 // that a node reads from all others; 0: no bound
+  std::uint64_t fabric_seed = 0;
+  std::uint64_t bytes_a_second = 0;  // that a node reads from all others; 0: no bound
   Role role = Role::kEngine;
   bool spreads = false;      // what it has, in the background
   std::uint32_t copies = 1;  // then: members that are to have a block
@@ -266,7 +267,7 @@ class MeshNode final : public PeerListener {
     index.emplace(SampleIndex::Options{1u << 20, 64});
     streams.emplace(SampleStreams::Parts{loop.executor(), *feed, *index, *links, rule});
     if (options.fabric != nullptr) {
-      fabric.emplace(loop.executor(), *options.fabric);
+      fabric.emplace(loop.executor(), *options.fabric, "simulated", options.fabric_seed);
       fabric->Register({arena_memory_.get() + geometry_.slots_offset(), geometry_.slots_bytes()});
     }
     rails.emplace(*net, fabric ? &*fabric : nullptr);

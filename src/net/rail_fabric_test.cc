@@ -224,6 +224,27 @@ TEST_F(RailFabricTest, ASilentFabricCostsHalfOfTheTimeAndIsLeftAlone) {
   EXPECT_EQ(here_->reads, reads) << "within its rest the stream carries everything";
 }
 
+// MESH.md: what may be written to late stays out of use until the endpoint is closed.
+TEST_F(RailFabricTest, APartWhoseReadWasGivenUpIsNotUsedAgainBeforeItsEndpointIsClosed) {
+  Start();
+  here_->faults = {.silent = 1, .late = 1, .late_us = 20'000};
+  for (int i = 0; i < 20; ++i) {
+    // Too short a time to say anything of the fabric, which is asked again at once.
+    PlacedSink hasty;
+    here_->faults.silent = 1;
+    EXPECT_TRUE(ReadNow({3, 4}, hasty, 10'000).ok());
+    ExpectWhole(hasty, {3, 4});
+    // What lands now lies in the buffer for a while, behind a read that takes its time.
+    here_->faults.silent = 0;
+    here_->faults.read_us = 5'000;
+    PlacedSink sink;
+    EXPECT_TRUE(ReadNow({4, 3, 2}, sink).ok());
+    ExpectWhole(sink, {4, 3, 2});
+  }
+  EXPECT_EQ(here_->unsafe, 0u);
+  EXPECT_GE(reader_->fabric_bytes(), 20 * BytesOf({4, 3, 2}));
+}
+
 TEST_F(RailFabricTest, ABatchThatIsDroppedTakesNothingOfTheNext) {
   Start();
   {
@@ -258,6 +279,60 @@ TEST_F(RailFabricTest, FabricsOfDifferentKindsAreNotTried) {
   ExpectWhole(sink, {3, 2});
   EXPECT_EQ(reader_->fabric_bytes(), 0u);
   EXPECT_EQ(reader_->fabric_status().code(), Code::kMismatch);
+}
+
+// ---- the fabric itself
+
+class SimulatedFabricTest : public ::testing::Test {
+ protected:
+  SimulatedFabricTest() { there_.Register(memory_); }
+  // A read of the first bytes that is given up, at its deadline or by dropping it.
+  void GiveUp(FabricReader& from, bool dropped) {
+    auto read = from.Read({0, 1}, from.buffer().first(kBytes), pair_.After(1'000));
+    if (dropped) return;
+    EXPECT_EQ(pair_.loop->BlockOn(std::move(read)).code(), Code::kTooLate);
+  }
+  void PassAll() { static_cast<io::SimulatedLoop&>(*pair_.loop).RunUntilIdle(); }
+  static bool Written(FabricReader& reader) {
+    return std::ranges::any_of(reader.buffer(), [](std::byte byte) { return byte != std::byte{0}; });
+  }
+
+  static constexpr std::size_t kBytes = 4'096;
+  TestPair pair_;
+  std::vector<std::byte> memory_ = std::vector<std::byte>(kBytes, std::byte{7});
+  SimulatedFabric::Members members_;
+  SimulatedFabric there_{pair_.executor(), members_}, here_{pair_.executor(), members_};
+};
+
+TEST_F(SimulatedFabricTest, AReadThatWasGivenUpLandsUntilItsReaderIsClosed) {
+  here_.faults = {.silent = 1, .late = 1};
+  for (const bool dropped : {false, true}) {
+    auto reader = std::move(*here_.ReaderOf(there_.name()));
+    GiveUp(*reader, dropped);
+    EXPECT_FALSE(Written(*reader));
+    PassAll();
+    EXPECT_TRUE(Written(*reader)) << "dropped: " << dropped;
+    reader = std::move(*here_.ReaderOf(there_.name()));
+    GiveUp(*reader, dropped);
+    reader->Close();
+    PassAll();
+    EXPECT_FALSE(Written(*reader)) << "dropped: " << dropped;
+  }
+  EXPECT_EQ(here_.late, 2u);
+}
+
+TEST_F(SimulatedFabricTest, AReadIntoWhatMayBeWrittenToLateIsCounted) {
+  here_.faults = {.silent = 1, .late = 0};
+  auto reader = std::move(*here_.ReaderOf(there_.name()));
+  GiveUp(*reader, false);
+  here_.faults.silent = 0;
+  const auto read = [&](std::size_t at) {
+    auto one = reader->Read({0, 1}, reader->buffer().subspan(at, kBytes), pair_.After(1'000));
+    EXPECT_TRUE(pair_.loop->BlockOn(std::move(one)).ok());
+    return here_.unsafe;
+  };
+  EXPECT_EQ(read(kBytes), 0u);
+  EXPECT_EQ(read(kBytes - 1), 1u);
 }
 
 }  // namespace

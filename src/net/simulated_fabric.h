@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A fabric within one process, for tests and storms: each read takes a while and then copies what is there
-// at that time. It may be slow, refuse, or say nothing.
+// at that time. It may be slow, refuse, or say nothing. A read that its caller has given up lands after all,
+// some time later, until its reader is closed: a device knows nothing of its caller's deadline.
 #pragma once
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 
 #include "base/event.h"
 #include "base/random.h"
+#include "base/task_group.h"
 #include "net/fabric.h"
 
 namespace cistern::net {
@@ -21,20 +23,24 @@ namespace cistern::net {
 class SimulatedFabric final : public Fabric {
  public:
   struct Faults {
-    std::int64_t read_us = 20;  // half of it to one and a half
-    double refused = 0;         // of reads
-    double silent = 0;          // of reads: they never end
+    std::int64_t read_us = 20;       // half of it to one and a half
+    double refused = 0;              // of reads
+    double silent = 0;               // of reads: they say nothing
+    double late = 0.5;               // of reads that were given up: they land
+    std::int64_t late_us = 100'000;  // at most, from when they were given up
   };
 
   // Members that reach each other have one map of them, which is borrowed.
   using Members = std::map<std::uint8_t, SimulatedFabric*>;
 
-  SimulatedFabric(Executor& executor, Members& members, std::string kind = "simulated")
+  // The seed decides all that chance decides.
+  SimulatedFabric(Executor& executor, Members& members, std::string kind = "simulated",
+                  std::uint64_t seed = 0)
       : executor_(executor),
         members_(members),
         kind_(std::move(kind)),
         number_(static_cast<std::uint8_t>(members.size())),
-        random_(number_) {
+        random_((seed << 8) + number_) {
     members_[number_] = this;
   }
   ~SimulatedFabric() override { members_[number_] = nullptr; }
@@ -63,17 +69,24 @@ class SimulatedFabric final : public Fabric {
   int opened = 0;
   int reads = 0;
   std::uint64_t landed = 0;  // of them
+  std::uint64_t late = 0;    // landed after they were given up
+  // Reads into bytes that a given up one may yet write to, which its caller has to keep out of use.
+  std::uint64_t unsafe = 0;
 
  private:
   class Reader final : public FabricReader {
    public:
     Reader(SimulatedFabric& fabric, std::uint8_t member)
-        : fabric_(fabric), member_(member), buffer_(kReads * kReadBytes) {}
-    ~Reader() override { Reader::Close(); }
+        : fabric_(fabric), member_(member), buffer_(kReads * kReadBytes), late_(fabric.executor_) {}
+    ~Reader() override {
+      Reader::Close();
+      late_.Drop();
+    }
     Executor& executor() override { return fabric_.executor_; }
     Piece buffer() override { return buffer_; }
     Task<Status> Read(FabricPlace from, Piece into, Instant deadline) override {
       ++fabric_.reads;
+      if (MayBeWritten(into)) ++fabric_.unsafe;
       const Faults& of = fabric_.faults;
       const bool silent = fabric_.random_.Chance(of.silent);
       const bool refused = fabric_.random_.Chance(of.refused);
@@ -81,26 +94,60 @@ class SimulatedFabric final : public Fabric {
       Instant lands =
           executor().Now().PlusUs(static_cast<std::int64_t>(us / 2 + fabric_.random_.Below(us + 1)));
       if (silent) lands = Instant::Never();
+      // Also where the task is dropped.
+      struct UnderWay {
+        Reader& reader;
+        const FabricPlace from;
+        const Piece into;
+        bool landed = false;
+        ~UnderWay() {
+          if (!landed) reader.GiveUp(from, into);
+        }
+      };
+      UnderWay under_way{*this, from, into};
       const Status waited = co_await closed_.Wait(std::min(lands, deadline));
       if (waited.ok()) co_return Status(Code::kGone, "simulated fabric: closed");
       if (deadline <= lands) co_return Status(Code::kTooLate, "simulated fabric: no answer");
-      const auto member = fabric_.members_.find(member_);
-      const ConstPiece memory = member == fabric_.members_.end() || member->second == nullptr
-                                    ? ConstPiece()
-                                    : member->second->MemoryOf(from.key);
-      if (refused || from.address > memory.size() || into.size() > memory.size() - from.address)
-        co_return Status(Code::kGone, "simulated fabric: refused");
-      std::memcpy(into.data(), memory.data() + from.address, into.size());
+      if (refused || !Copy(from, into)) co_return Status(Code::kGone, "simulated fabric: refused");
+      under_way.landed = true;
       ++fabric_.landed;
       co_return Status();
     }
     void Close() override { closed_.Set(); }
 
    private:
+    bool Copy(FabricPlace from, Piece into) {
+      const auto member = fabric_.members_.find(member_);
+      const ConstPiece memory = member == fabric_.members_.end() || member->second == nullptr
+                                    ? ConstPiece()
+                                    : member->second->MemoryOf(from.key);
+      if (from.address > memory.size() || into.size() > memory.size() - from.address) return false;
+      std::memcpy(into.data(), memory.data() + from.address, into.size());
+      return true;
+    }
+    bool MayBeWritten(Piece into) const {
+      return std::ranges::any_of(given_up_, [into](Piece other) {
+        return into.data() < other.data() + other.size() && other.data() < into.data() + into.size();
+      });
+    }
+    void GiveUp(FabricPlace from, Piece into) {
+      if (closed_.is_set()) return;
+      given_up_.push_back(into);
+      if (!fabric_.random_.Chance(fabric_.faults.late)) return;
+      const auto us = fabric_.random_.Below(static_cast<std::uint64_t>(fabric_.faults.late_us) + 1);
+      late_.Spawn(LandLate(from, into, executor().Now().PlusUs(static_cast<std::int64_t>(us))));
+    }
+    Task<void> LandLate(FabricPlace from, Piece into, Instant lands) {
+      const Status closed = co_await closed_.Wait(lands);
+      if (!closed.ok() && Copy(from, into)) ++fabric_.late;
+    }
+
     SimulatedFabric& fabric_;
     const std::uint8_t member_;
     std::vector<std::byte> buffer_;
     Event closed_;
+    std::vector<Piece> given_up_;
+    TaskGroup late_;
   };
 
   ConstPiece MemoryOf(std::uint64_t key) const {
