@@ -8,6 +8,7 @@
 
 #include "base/codec.h"
 #include "base/format.h"
+#include "base/nearest.h"
 
 namespace cistern::net {
 namespace {
@@ -15,6 +16,7 @@ namespace {
 constexpr std::uint32_t kHelloMagic = 0x4f4c4843;  // "CHLO" in memory
 constexpr std::size_t kMaxName = 255;
 constexpr std::size_t kMaxHelloBytes = 1024;
+constexpr std::size_t kShownBytes = 1024;  // of the other side's message
 
 std::vector<std::byte> Encode(const Hello& hello) {
   std::vector<std::byte> payload;
@@ -83,9 +85,9 @@ Task<Status> ControlConnection::Greet(const Hello& own, Instant deadline) {
   if (version_ < std::max(own.lowest_version, other_.lowest_version)) {
     co_return Status(
         Code::kMismatch,
-        Text("member ", other_.member, " at ", stream_->peer(), " speaks versions ", other_.lowest_version,
-             " to ", other_.highest_version, ", this one ", own.lowest_version, " to ", own.highest_version,
-             ": bring both to releases that are neighbours"));
+        Text("member ", Shown(other_.member), " at ", stream_->peer(), " speaks versions ",
+             other_.lowest_version, " to ", other_.highest_version, ", this one ", own.lowest_version, " to ",
+             own.highest_version, ": bring both to releases that are neighbours"));
   }
   co_return Status();
 }
@@ -106,6 +108,8 @@ void ControlConnection::End(Status why) {
   stream_->Close();
   something_to_send_.Set();
   for (const auto& [id, asked] : asked_) {
+    // Whose answer is here has it.
+    if (asked->answered.is_set()) continue;
     asked->status = ended_status_;
     asked->answered.Set();
   }
@@ -212,7 +216,8 @@ Status ControlConnection::Handle(const FrameHead& head, std::vector<std::byte> p
     case FrameKind::kNotice: handler_.Notice(head.type, payload); return Status();
     case FrameKind::kAnswer: {
       const auto asked = asked_.find(head.id);
-      if (asked == asked_.end()) return Status();  // its deadline came first
+      // Its deadline came first, or an answer before this one.
+      if (asked == asked_.end() || asked->second->answered.is_set()) return Status();
       const auto code = static_cast<Code>(head.code);
       if (code > kLastCode)
         return Status(Code::kGone,
@@ -221,7 +226,7 @@ Status ControlConnection::Handle(const FrameHead& head, std::vector<std::byte> p
         asked->second->payload = std::move(payload);
       } else {
         const std::string_view text(reinterpret_cast<const char*>(payload.data()), payload.size());
-        asked->second->status = Status(code, Text(stream_->peer(), ": ", text));
+        asked->second->status = Status(code, Text(stream_->peer(), ": ", Shown(text, kShownBytes)));
       }
       asked->second->answered.Set();
       return Status();
@@ -229,9 +234,10 @@ Status ControlConnection::Handle(const FrameHead& head, std::vector<std::byte> p
     case FrameKind::kQuestion:
       if (answers_.size() >= ControlLimits::kQuestions) {
         const std::string why = Text(answers_.size(), " questions are being answered, which is the limit");
-        return Add(
-            {.kind = FrameKind::kAnswer, .code = static_cast<std::uint8_t>(Code::kBusy), .id = head.id},
-            std::as_bytes(std::span(why)));
+        const FrameHead busy{
+            .kind = FrameKind::kAnswer, .code = static_cast<std::uint8_t>(Code::kBusy), .id = head.id};
+        const Status added = Add(busy, std::as_bytes(std::span(why)));
+        return added.ok() ? Status() : Status(Code::kGone, std::string(added.message()));
       }
       answers_.Spawn(AnswerOne(head, std::move(payload)));
       return Status();

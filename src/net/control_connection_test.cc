@@ -74,6 +74,35 @@ class ControlConnectionTest : public ::testing::Test {
     }
     static_cast<io::SimulatedLoop&>(*pair_.loop).RunUntilIdle();
   }
+  static void AppendFrame(std::vector<std::byte>& out, FrameHead head, std::string_view payload) {
+    head.payload_bytes = static_cast<std::uint32_t>(payload.size());
+    const std::size_t at = out.size();
+    out.resize(at + FrameHead::kBytes);
+    head.Store(out.data() + at);
+    Encoder(out).Bytes(std::as_bytes(std::span(payload)));
+  }
+  // far_ anew, to a stream that has said its hello and says from now on what it likes.
+  std::unique_ptr<Stream> OpenToLiar() {
+    pair_.Connect();
+    std::unique_ptr<Stream> raw = std::move(pair_.near);
+    auto opening = ControlConnection::Open(executor(), std::move(pair_.far), Named("bb"), there_,
+                                           pair_.After(1'000'000));
+    std::vector<std::byte> hello;
+    Encoder out(hello);
+    out.U32(0x4f4c4843);
+    out.U16(1);
+    out.U16(1);
+    out.U64(7);
+    out.String("liar");
+    std::vector<std::byte> bytes;
+    const std::string_view text(reinterpret_cast<const char*>(hello.data()), hello.size());
+    AppendFrame(bytes, {.kind = FrameKind::kHello}, text);
+    EXPECT_TRUE(pair_.loop->BlockOn(SendAll(executor(), *raw, bytes, pair_.After(1'000'000))).ok());
+    auto opened = pair_.loop->BlockOn(std::move(opening));
+    EXPECT_TRUE(opened.has_value());
+    far_ = std::move(*opened);
+    return raw;
+  }
   Task<Status> WaitFor(ControlConnection& connection) {
     co_await connection.Ended();
     co_return connection.status();
@@ -110,6 +139,9 @@ TEST_F(ControlConnectionTest, NoCommonVersionIsNamedOnBothSides) {
   EXPECT_THAT(std::string(near.error().message()), HasSubstr("bb"));
   EXPECT_THAT(std::string(near.error().message()), HasSubstr("3 to 4, this one 1 to 2"));
   EXPECT_EQ(far.error().code(), Code::kMismatch);
+  pair_.Connect();
+  auto strange = OpenBoth(Named("a", 1, 2), Named("b\x1b[2J", 3, 4));
+  EXPECT_THAT(std::string(strange.first.error().message()), HasSubstr("member b?[2J at"));
 }
 
 TEST_F(ControlConnectionTest, QuestionsAreAnsweredInAnyOrder) {
@@ -217,27 +249,13 @@ TEST_F(ControlConnectionTest, StrangersAreRefused) {
 
 TEST_F(ControlConnectionTest, FramesThatLieEndTheConnectionAndNothingElse) {
   const auto after_hello = [&](const FrameHead& head) {
-    pair_.Connect();
-    std::unique_ptr<Stream> raw = std::move(pair_.near);
-    auto opening = ControlConnection::Open(executor(), std::move(pair_.far), Named("bb"), there_,
-                                           pair_.After(1'000'000));
+    const std::unique_ptr<Stream> liar = OpenToLiar();
     std::vector<std::byte> bytes(FrameHead::kBytes);
-    Encoder out(bytes);
-    out.U32(0x4f4c4843);
-    out.U16(1);
-    out.U16(1);
-    out.U64(7);
-    out.String("liar");
-    FrameHead{.payload_bytes = static_cast<std::uint32_t>(bytes.size() - FrameHead::kBytes),
-              .kind = FrameKind::kHello}
-        .Store(bytes.data());
-    bytes.resize(bytes.size() + FrameHead::kBytes);
-    head.Store(bytes.data() + bytes.size() - FrameHead::kBytes);
-    EXPECT_TRUE(pair_.loop->BlockOn(SendAll(executor(), *raw, bytes, pair_.After(1'000'000))).ok());
-    auto opened = pair_.loop->BlockOn(std::move(opening));
-    EXPECT_TRUE(opened.has_value());
-    std::string why(pair_.loop->BlockOn(WaitFor(**opened)).message());
-    pair_.loop->BlockOn((*opened)->Close());
+    head.Store(bytes.data());
+    EXPECT_TRUE(pair_.loop->BlockOn(SendAll(executor(), *liar, bytes, pair_.After(1'000'000))).ok());
+    std::string why(pair_.loop->BlockOn(WaitFor(*far_)).message());
+    pair_.loop->BlockOn(far_->Close());
+    far_.reset();
     return why;
   };
   EXPECT_THAT(after_hello({.payload_bytes = 1u << 30}), HasSubstr("the limit is"));
@@ -245,6 +263,65 @@ TEST_F(ControlConnectionTest, FramesThatLieEndTheConnectionAndNothingElse) {
   // Answers to nobody and kinds of later versions are skipped, so that silence is what ends it.
   EXPECT_THAT(after_hello({.kind = FrameKind::kAnswer, .code = 255, .id = 77}), HasSubstr("silent"));
   EXPECT_THAT(after_hello({.kind = static_cast<FrameKind>(99)}), HasSubstr("silent"));
+}
+
+TEST_F(ControlConnectionTest, TheFirstAnswerCountsThoughOthersAndTheEndCameWithIt) {
+  for (const Code first : {Code::kOk, Code::kDenied}) {
+    const std::unique_ptr<Stream> liar = OpenToLiar();
+    auto ask = far_->Ask(1, {}, pair_.After(1'000'000));
+    std::vector<std::byte> bytes;
+    AppendFrame(bytes, {.kind = FrameKind::kAnswer, .code = static_cast<std::uint8_t>(first), .id = 1}, "1");
+    AppendFrame(bytes, {.kind = FrameKind::kAnswer, .id = 1}, "2");
+    AppendFrame(bytes, {.kind = FrameKind::kAnswer, .code = static_cast<std::uint8_t>(Code::kMiss), .id = 1},
+                "3");
+    AppendFrame(bytes, {.kind = FrameKind::kHello}, "");
+    EXPECT_TRUE(pair_.loop->BlockOn(SendAll(executor(), *liar, bytes, pair_.After(1'000'000))).ok());
+    const auto answer = pair_.loop->BlockOn(std::move(ask));
+    EXPECT_EQ(far_->status().code(), Code::kGone);
+    EXPECT_EQ(answer ? Code::kOk : answer.error().code(), first);
+    EXPECT_TRUE(!answer || *answer == BytesOf("1"));
+    pair_.loop->BlockOn(far_->Close());
+    far_.reset();
+  }
+}
+
+TEST_F(ControlConnectionTest, WhatTheOtherSideSaysOfAnErrorIsShownAsShortText) {
+  const std::unique_ptr<Stream> liar = OpenToLiar();
+  auto ask = far_->Ask(1, {}, pair_.After(1'000'000));
+  std::vector<std::byte> bytes;
+  AppendFrame(bytes, {.kind = FrameKind::kAnswer, .code = static_cast<std::uint8_t>(Code::kBusy), .id = 1},
+              "a\x1b[2J" + std::string(3'000, 'b'));
+  EXPECT_TRUE(pair_.loop->BlockOn(SendAll(executor(), *liar, bytes, pair_.After(1'000'000))).ok());
+  const auto answer = pair_.loop->BlockOn(std::move(ask));
+  ASSERT_FALSE(answer.has_value());
+  EXPECT_THAT(std::string(answer.error().message()), HasSubstr("a?[2Jbbb"));
+  EXPECT_LT(answer.error().message().size(), 2'000u);
+}
+
+TEST_F(ControlConnectionTest, WhoIsNotTakenTheAnswerThatHeIsBusyIsGone) {
+  Open();
+  std::vector<Task<Result<std::vector<std::byte>>>> asks;
+  for (std::size_t i = 0; i < ControlLimits::kQuestions; ++i)
+    asks.push_back(near_->Ask(2, {}, pair_.After(10'000'000)));
+  while (there_.asked < static_cast<int>(ControlLimits::kQuestions)) pair_.loop->Turn();
+  pair_.network.Cut("there", "here");
+  const std::vector<std::byte> large(ControlLimits::kPayloadBytes);
+  const auto fill = [&](std::size_t least) {
+    for (std::size_t bytes = large.size(); bytes >= least; bytes /= 2) {
+      while (far_->Tell(1, std::span(large).first(bytes)).ok()) continue;
+    }
+  };
+  // More than the network takes is on its way, and what follows waits behind it.
+  for (int i = 0; i < 2; ++i) {
+    fill(large.size());
+    pair_.loop->BlockOn(Pass(1'000));
+  }
+  fill(1);
+  asks.push_back(near_->Ask(2, {}, pair_.After(10'000'000)));
+  const Status status = pair_.loop->BlockOn(WaitFor(*far_));
+  EXPECT_EQ(status.code(), Code::kGone);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("has not taken"));
+  for (auto& ask : asks) EXPECT_FALSE(pair_.loop->BlockOn(std::move(ask)).has_value());
 }
 
 }  // namespace

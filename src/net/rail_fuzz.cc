@@ -13,6 +13,7 @@
 #include "base/assert.h"
 #include "io/simulated_loop.h"
 #include "net/fabric.h"
+#include "net/fuzz_stream.h"
 #include "net/rail.h"
 #include "net/sealed_stream.h"
 
@@ -22,39 +23,6 @@ using namespace cistern;
 using namespace cistern::net;
 
 constexpr std::int64_t kDeadlineUs = 1'000;
-
-// Gives bytes away in steps of a few, then ends, and takes everything.
-class FuzzStream final : public Stream {
- public:
-  FuzzStream(Executor& runs_on, std::span<const std::uint8_t> bytes, std::size_t step)
-      : executor_(runs_on), bytes_(std::as_bytes(bytes)), step_(step) {}
-  Executor& executor() override { return executor_; }
-  const std::string& peer() const override { return peer_; }
-  Task<Result<std::size_t>> Receive(std::span<const Piece> into, Instant) override {
-    co_await Yield();
-    if (closed_) co_return Error(Code::kGone, "closed");
-    std::size_t moved = 0;
-    for (const Piece& piece : into) {
-      const std::size_t count = std::min({piece.size(), bytes_.size(), step_ - moved});
-      std::copy_n(bytes_.begin(), count, piece.begin());
-      bytes_ = bytes_.subspan(count);
-      moved += count;
-    }
-    co_return moved;
-  }
-  Task<Status> Send(std::span<const ConstPiece>, Instant) override {
-    co_await Yield();
-    co_return closed_ ? Status(Code::kGone, "closed") : Status();
-  }
-  void Close() override { closed_ = true; }
-
- private:
-  Executor& executor_;
-  const std::string peer_ = "fuzz";
-  ConstPiece bytes_;
-  const std::size_t step_;
-  bool closed_ = false;
-};
 
 class FuzzSink final : public RailSink {
  public:
@@ -149,8 +117,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   SimulatedClock clock;
   io::SimulatedDisk disk(1);
   auto loop = std::move(*io::SimulatedLoop::Make(clock, disk, 1));
-  auto made = std::make_unique<FuzzStream>(loop->executor(), std::span(data + 2, size - 2), 1 + data[1]);
-  std::unique_ptr<Stream> stream = std::move(made);
+  const ConstPiece bytes = std::as_bytes(std::span(data + 2, size - 2));
+  std::unique_ptr<Stream> stream =
+      std::make_unique<FuzzStream>(loop->executor(), bytes, FuzzStream::Options{.step = 1u + data[1]});
   if ((data[0] & 2) != 0) stream = std::make_unique<SealedStream>(std::move(stream), SealedKeys());
   FuzzFabric over(loop->executor());
   Fabric* const fabric = (data[0] & 4) != 0 ? &over : nullptr;
