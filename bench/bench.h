@@ -72,6 +72,7 @@ Status BenchCellMatches(BenchOptions& options);
 Status BenchCellFlash(BenchOptions& options);
 Status BenchCellLoad(BenchOptions& options);
 Status BenchCellIndex(BenchOptions& options);
+Status BenchCellSnapshot(BenchOptions& options);
 Status BenchCellLoss(BenchOptions& options);
 Status BenchCellDrops(BenchOptions& options);
 Status BenchHttp(BenchOptions& options);

@@ -24,6 +24,7 @@ std::span<const BenchGroup> BenchGroups() {
       {"cell-flash", "blocks on another node's flash against the same flash read there; needs --flash-dir",
        BenchCellFlash},
       {"cell-index", "what a node of a cell keeps of the others", BenchCellIndex},
+      {"cell-snapshot", "what a newcomer takes of a member with ten million blocks", BenchCellSnapshot},
       {"cell-load", "puts and reads while the mesh is busy, and while a peer is stopped", BenchCellLoad},
       {"cell-loss", "what a read waits for where its node was killed or stopped", BenchCellLoss},
       {"cell-drop", "drops in a cell of five", BenchCellDrops},
