@@ -241,6 +241,20 @@ class WhatANodeDoes(CliTest):
         self.assertEqual(plenty["hits_by_tier"]["flash"], 0)
         self.assertEqual(worth, self.sim_flash("--blocks", 60))
 
+    def test_sim_says_what_is_written_to_flash_of_a_size(self) -> None:
+        def size(blocks: int, *words: object) -> dict[str, object]:
+            return self.sim_flash("--blocks", 60, "--flash-blocks", blocks, *words)
+
+        worth, of_all = size(640), size(640, "--flash-admit", "all")
+        self.assertEqual((worth["admit"], of_all["admit"], of_all["flash_blocks"]), ("worth", "all", 640))
+        self.assertLess(worth["written"] + worth["moved"], of_all["written"] + of_all["moved"])
+        self.assertGreaterEqual(worth["hits"], of_all["hits"])
+        self.assertLess(size(640, "--flash-admit", "second-hit")["written"], worth["written"])
+        self.assertLess(size(640, "--flash-admit", "reject-first")["written"], of_all["written"])
+        bounded = size(640, "--flash-budget", 100)
+        self.assertLess(bounded["written"], worth["written"])
+        self.assertEqual(size(100_000)["hits"], self.sim_flash("--blocks", 60)["hits"])
+
     def test_sim_fetches_from_flash_ahead_of_turns_that_are_told(self) -> None:
         told = self.sim_flash("--blocks", 60, "--told-when")
         ahead = self.sim_flash("--blocks", 60, "--told-when", "--flash-ahead")
@@ -371,6 +385,11 @@ class BadInput(CliTest):
         self.assert_says(sim("--blocks", 4, "--flash-promote", "second-hit"), 2, "second-hit", "cistern replay")
         self.assert_says(sim("--blocks", 4, "--flash-promote", "wroth"), 2, "wroth", "worth")
         self.assert_says(sim("--blocks", 4, "--flash-ahead"), 2, "--flash-ahead", "--told-when")
+        self.assert_says(sim("--blocks", 4, "--flash-admit", "most"), 2, "most", "reject-first")
+        self.assert_says(sim("--blocks", 4, "--flash-blocks", 3), 2, "--flash-blocks", "64")
+        self.assert_says(
+            run("cistern", "sim", "generated:sessions=4", "--blocks", 4, "--flash-budget", 9), 2, "--flash-budget", "--flash"
+        )
         self.assert_says(sim("--blocks", 4, "--told", "--policy", "lru"), 2, "--told", "policy lru", "--policy reuse")
         missing = self.directory / "none.jsonl"
         self.assert_says(run("cistern", "sim", missing, "--blocks", 4, "--flash"), 1, "none.jsonl")

@@ -64,25 +64,61 @@ TEST_F(WriteWorthTest, WhereTheBudgetPaysForHalfTheChatsAreWritten) {
   EXPECT_LT(NotWorth() - not_worth, 1'600u);
 }
 
-// Chats go on from documents that were not worth their write: these are written before what extends them.
+// What was not worth its write is written before what extends it, and not only once it is used again or cold.
 TEST_F(WriteWorthTest, WhatIsWrittenIsReachedThroughWhatIsWritten) {
-  tier_->set_costs({.turn_ms = 40'000});
+  tier_->set_costs({.turn_ms = 25'000});
   Serve(2);
-  for (std::uint64_t chat = 0; chat < 5; ++chat) {
-    Serve(5);
-    const std::uint64_t document = kDocuments + 100 * ((second_ - 1) / 5 * 5);
-    for (std::uint64_t turn = 1; turn < 4; ++turn) {
-      Serve(30);
-      AskAll(document, 20 + turn);
-    }
-  }
-  EXPECT_GT(NotWorth(), 100u);
   t->Settle();
+  const std::uint64_t parent = 2 * kDocuments, child = parent + 2, other = parent + 3;
+  std::uint64_t written = Written();
+  for (const std::uint64_t n : {parent, parent + 1})
+    ASSERT_EQ(Put(n, n == parent ? std::nullopt : std::optional(parent), kBytes), store::State::kPublished);
+  t->Settle();
+  ASSERT_EQ(Written(), written) << "nothing is worth its write";
+  tier_->set_costs({});
+  now_ms_ += 2'000;
+  ASSERT_EQ(Put(other, std::nullopt, kBytes), store::State::kPublished);
+  ASSERT_EQ(Put(child, parent + 1, kBytes), store::State::kPublished);
+  while (Written() < written + 2) t->Run(Sleep(t->loop->executor(), t->clock.Now().PlusUs(10)));
+  t->Run(Sleep(t->loop->executor(),
+               t->clock.Now().PlusUs(10'000)));  // without a tick, which writes what is cold
   t->LosePower();
   ASSERT_TRUE(t->recovered.ok()) << t->recovered.ToString();
+  Attach(store::OneGroup());
+  EXPECT_EQ(Match(parent, child), 3u);
   EXPECT_EQ(Occupied().blocks, media_->records());
-  EXPECT_GT(media_->records(), 500u);
-  EXPECT_EQ(t->store->counters().recovery_refused.value(), 0u);
+}
+
+// A block whose copy below is given up while it is in memory, and which is not worth another one, could never
+// leave memory before what extends it below.
+TEST_F(WriteWorthTest, WhatIsExtendedBelowIsWrittenWhateverItIsWorth) {
+  const std::uint64_t parent = 0, child = 2 * kDocuments;  // the parent lies in the room that was full first
+  auto push_out = [&, next = child]() mutable {
+    for (int i = 0; i < 600; ++i) {
+      ASSERT_EQ(Put(++next, std::nullopt, kBytes), store::State::kPublished);
+      bodies_.clear();
+      if (i % 50 == 0) t->Settle();
+    }
+  };
+  ASSERT_EQ(Put(child, parent, kBytes), store::State::kPublished);
+  t->Settle();
+  push_out();
+  ASSERT_FALSE(Here(child));
+  tier_->set_costs({.turn_ms = 25'000});
+  Serve(2);
+  const std::uint64_t not_worth = NotWorth();
+  Serve(1);
+  ASSERT_GE(NotWorth() - not_worth, 4u) << "nothing is worth its write";
+  const store::AcquireGrant held = Acquire({parent}, Me());
+  ASSERT_TRUE(Here(parent));
+  tier_->Reclaim(true);
+  t->Settle();
+  ASSERT_FALSE(Here(child));
+  PassUs(2'000'000);  // past its lease
+  push_out();
+  EXPECT_FALSE(Here(parent));
+  Read(parent);
+  Read(child);
 }
 
 }  // namespace
