@@ -118,7 +118,7 @@ TEST(NamesTest, WhatIsSaidOfFlashIsNotIdentityAndTheLastWordHolds) {
   const std::vector<std::byte> bytes = NamespaceTable::Encode(*names.at(slot));
   ASSERT_TRUE(NamespaceTable::Decode(bytes).has_value());
   EXPECT_EQ(NamespaceTable::Decode(bytes)->lower, last);
-  for (std::uint8_t wrong : {3, 0xff}) {
+  for (std::uint8_t wrong : {4, 0xff}) {
     std::vector<std::byte> other = bytes;
     other.back() = std::byte{wrong};
     EXPECT_FALSE(NamespaceTable::Decode(other).has_value());
