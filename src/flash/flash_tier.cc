@@ -173,7 +173,7 @@ std::uint32_t FlashTier::regions() const { return media_->regions(); }
 std::uint64_t FlashTier::region_bytes() const { return media_->geometry().region_bytes; }
 tier::Tier::WriteCosts FlashTier::write_costs() const {
   WriteCosts costs = appender_->write_costs();
-  if (media_->counters().reclaimed.value() == 0) costs.turn_ms = 0;
+  if (media_->counters().reclaimed.value() == 0 || reclaim_->RoomLeft()) costs.turn_ms = 0;
   return costs;
 }
 

@@ -19,15 +19,23 @@ constexpr std::uint64_t kMoveBytes = 4u << 20;  // read and written again at a t
 constexpr std::size_t kMoveRecords = 128;       // the owner looks at all of them once more in one step
 constexpr std::size_t kRecordsAStep = 64;
 
+// Free regions that appends to a device need soon.
+std::size_t NeededOn(const DeviceRegions& device) {
+  return std::clamp<std::size_t>(device.count() / 16, device.count() < 4 ? 1 : 2, 4);
+}
+
 }  // namespace
 
 bool Reclaim::Wanted() const {
-  for (const auto& device : media_.devices()) {
-    if (!device->in_service() || !device->any_closed()) continue;
-    const std::size_t wanted = std::clamp<std::size_t>(device->count() / 16, device->count() < 4 ? 1 : 2, 4);
-    if (device->free() < wanted) return true;
-  }
-  return false;
+  return std::ranges::any_of(media_.devices(), [](const auto& device) {
+    return device->in_service() && device->any_closed() && device->free() < NeededOn(*device);
+  });
+}
+
+bool Reclaim::RoomLeft() const {
+  return std::ranges::any_of(media_.devices(), [](const auto& device) {
+    return device->in_service() && (device->any_empty() || device->free() > NeededOn(*device) + 1);
+  });
 }
 
 std::optional<std::uint32_t> Reclaim::TakeVictim() {

@@ -30,6 +30,9 @@ class Reclaim final {
 
   Executor& executor() const { return media_.executor(); }
 
+  // Without giving anything up a region more could be filled than appends need soon: what is written takes
+  // nobody's room.
+  bool RoomLeft() const;
   // Begins to give up a region where appends need one soon, or where it is `wanted`; one at a time.
   void Start(tier::TierOwner& owner, bool wanted);
   // A region on a device that went may never be given up: another may be meanwhile.

@@ -200,5 +200,20 @@ TEST(FlashReclaim, RangesAndDescriptionsOfLocations) {
   world.Stop();
 }
 
+TEST(FlashReclaim, WhatIsWrittenCostsNothingWhileThereIsRoom) {
+  Filled world(1);
+  EXPECT_EQ(world->tier->write_costs().turn_ms, 0);
+  std::uint64_t next = 1'000'000;
+  while (world.Counters().released_regions.value() < 20) {
+    if (!world->Append({next++}, {5'000})) world->GiveUpOne();
+  }
+  while (world->Append({next++}, {5'000})) continue;
+  world->loop.BlockOn(world->Moment());
+  EXPECT_GT(world->tier->write_costs().turn_ms, 0) << "each write takes another one's room";
+  const auto live = std::exchange(world->owner.live, {});
+  for (const auto& [location, each] : live) world->tier->Forget(location, each.bytes);
+  EXPECT_EQ(world->tier->write_costs().turn_ms, 0) << "regions are empty";
+}
+
 }  // namespace
 }  // namespace cistern::flash

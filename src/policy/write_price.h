@@ -5,7 +5,7 @@
 // does, more often than those others would be in the time that they gain, T * dP/dT in the mean. Where an
 // endurance budget pays for less than that, the price is what the best blocks that it pays for are worth.
 //
-// Free until the tier has given up room for the first time, and where nothing is known of returns.
+// Free while there is room, and where nothing is known of returns.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ namespace cistern::policy {
 
 // What a tier says of the room that it gives.
 struct WriteTerms {
-  // How long records lie there: the age of the oldest. 0: no room was given up yet.
+  // How long records lie there: the age of the oldest. 0: there is room for more.
   double turn_ms = 0;
   // Bytes that are written again to keep them, for each byte that is new.
   double moved = 0;
@@ -35,12 +35,14 @@ class WritePrice final {
   void Set(const Order& order, const WriteTerms& terms, std::uint64_t now_ms);
   // True if a block of the class is worth its write.
   bool Pays(const Order& order, Reuse::Class in) const {
-    return price_ == 0 || order.ReturnsWithin(in, turn_ms_) >= price_;
+    return price_ == 0 || order.ReturnsWithin(in, turn_ms_) >= kAsGood * price_;
   }
   double price() const { return price_; }
 
  private:
   static constexpr std::uint64_t kPricedMs = 1'000;
+  // Where returns grow with T as T does, a block is worth what its room is to others, and is written.
+  static constexpr double kAsGood = 0.99;
 
   double PriceOfRoom(const Order& order, const WriteTerms& terms) const;
   double PriceOfBudget(const Order& order, const WriteTerms& terms) const;

@@ -84,7 +84,7 @@ class Tier {
 
   // What writing there costs.
   struct WriteCosts {
-    double turn_ms = 0;            // how long records lie there; 0: none were given up yet for want of room
+    double turn_ms = 0;            // how long records lie there; 0: there is room for more
     double moved = 0;              // bytes that reclaim writes again, for each byte that is new
     double budget_bytes_a_ms = 0;  // endurance; 0: without a limit
     double saved = 0;              // of the budget, in hours
