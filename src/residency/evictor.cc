@@ -30,6 +30,7 @@ Step Evictor::EvictOne(const Newcomer& newcomer, bool* stays_out) {
     if (!coldest) return EvictUnwritten(newcomer);
     context_.steps.Count();
     if (!MayGoNow(*coldest)) {
+      NoteHeldUp(*coldest);
       order.Park(*coldest);
       continue;
     }
@@ -145,6 +146,13 @@ void Evictor::LoseBad(catalog::RecordId record) {
   }
 }
 
+// Nothing but a copy below lets it go where what extends it stays there.
+void Evictor::NoteHeldUp(catalog::RecordId record) {
+  const catalog::Record& r = context_.forest.record(record);
+  if (lower_.present() && r.references == 0 && !r.in_lower_tier() && !r.is(catalog::Record::kQueued))
+    queue_.NoteHeldUp(context_.catalog.HandleOf(record));
+}
+
 // The record leaves memory and stays in the lower tier.
 void Evictor::Demote(catalog::RecordId record) {
   context_.counters.demoted.Add();
@@ -160,7 +168,8 @@ Step Evictor::EvictUnwritten(const Newcomer& newcomer) {
   const policy::Order& order = residents_.order();
   while (queue_.refused() < queue_.size()) {
     if (context_.steps.Spent()) return Step::kSpent;
-    const catalog::RecordHandle handle = queue_.front();
+    const WriteQueue::Entry entry = queue_.front();
+    const catalog::RecordHandle& handle = entry.record;
     queue_.Pop();
     context_.steps.Count();
     if (!context_.catalog.Lives(handle)) {
@@ -172,7 +181,7 @@ Step Evictor::EvictUnwritten(const Newcomer& newcomer) {
                        order.Contains(handle.record) &&
                        (newcomer.groups >> order.group(handle.record) & 1) != 0;
     if (!right || !MayGo(handle.record)) {
-      queue_.Refuse(handle);
+      queue_.Refuse(entry);
       continue;
     }
     queue_.EndLook();

@@ -2,7 +2,6 @@
 #include "residency/write_back.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 namespace cistern::residency {
@@ -17,7 +16,6 @@ constexpr std::uint64_t kBatchBytes = 192u << 10;
 // A record that is being written cannot be evicted, so their bytes are no more than this share of memory.
 constexpr std::uint64_t kWriteShare = 4;
 constexpr std::uint32_t kCleanLooks = 4096;  // records looked at in a tick, coldest first
-constexpr std::uint32_t kAncestorLooks = 64;
 constexpr std::uint32_t kChildLooks = 8;
 }  // namespace
 
@@ -30,22 +28,40 @@ void WriteBack::DeviceOut() {
 }
 
 void WriteBack::Want(catalog::RecordId record) {
-  std::array<catalog::RecordId, kAncestorLooks> above;
-  std::size_t count = 0;
+  const Above above = AboveOf(record);
+  if (above.too_large) return;
+  for (std::size_t i = above.count; i-- > 0;)
+    Queue(above.records[i], above.more && i + 1 == above.count ? More::kYes : More::kNo);
+  Queue(record, More::kNo);
+  Start();
+}
+
+// Up to the first that lies there, or is on its way.
+WriteBack::Above WriteBack::AboveOf(catalog::RecordId record) const {
+  Above above;
   const catalog::Record& r = context_.forest.record(record);
-  const bool room = lower_.present() && lower_->RoomFor(1) == tier::Tier::Room::kYes;
-  for (catalog::BlockId at = context_.forest.block(r.block).parent;
-       room && at != catalog::kNoId && count < above.size(); at = context_.forest.block(at).parent) {
+  for (catalog::BlockId at = context_.forest.block(r.block).parent; at != catalog::kNoId;
+       at = context_.forest.block(at).parent) {
     context_.steps.Count();
     const catalog::RecordId parent = context_.forest.FindRecord(at, r.group);
-    if (parent == catalog::kNoId) break;
-    const catalog::Record& p = context_.forest.record(parent);
-    if (p.in_lower_tier() || !p.in_memory() || p.is(catalog::Record::kQueued)) break;
-    above[count++] = parent;
+    if (parent == catalog::kNoId || Comes(parent)) break;
+    if (lower_.present() && context_.forest.record(parent).body_bytes > lower_->max_append_bytes()) {
+      above.too_large = true;
+      break;
+    }
+    if (above.count == above.records.size()) {
+      above.more = true;
+      break;
+    }
+    above.records[above.count++] = parent;
   }
-  while (count > 0) Queue(above[--count]);
-  Queue(record);
-  Start();
+  return above;
+}
+
+bool WriteBack::Comes(catalog::RecordId record) const {
+  const catalog::Record& r = context_.forest.record(record);
+  return !r.in_memory() || r.in_lower_tier() || r.is(catalog::Record::kBehind) ||
+         r.is(catalog::Record::kQueued) || writing_.contains(r.serial);
 }
 
 void WriteBack::NotePut(catalog::RecordId record) {
@@ -64,7 +80,11 @@ void WriteBack::NoteUse(catalog::RecordId record) {
 }
 
 void WriteBack::NoteGivenUp(catalog::RecordId record) {
-  if (worth_.WrittenAnew(record)) Want(record);
+  if (worth_.WrittenAnew(record)) {
+    Want(record);
+  } else {
+    queue_.NoteHeldUp(context_.catalog.HandleOf(record));
+  }
 }
 
 void WriteBack::Start() {
@@ -75,11 +95,13 @@ void WriteBack::Start() {
 
 bool WriteBack::Clean() {
   const policy::Order& order = residents_.order();
-  if (!lower_.present() || lower_->RoomFor(1) != tier::Tier::Room::kYes ||
+  if (!lower_.present() ||
+      lower_->RoomFor(std::min(kBatchBytes, lower_->max_append_bytes())) != tier::Tier::Room::kYes ||
       queue_.size() >= WriteQueue::kMostRecords / 2) {
     cleaning_ = std::nullopt;
     return false;
   }
+  WriteHeldUp();
   for (; clean_looks_ < kCleanLooks && !context_.steps.Spent(); ++clean_looks_) {
     if (clean_looks_ == 0) {
       cleaning_ = std::nullopt;
@@ -115,33 +137,63 @@ bool WriteBack::Clean() {
   return more;
 }
 
-// Without a copy there the record could not leave memory before those.
+void WriteBack::WriteHeldUp() {
+  while (!context_.steps.Spent()) {
+    const std::optional<catalog::RecordHandle> handle = queue_.TakeHeldUp();
+    if (!handle) return;
+    context_.steps.Count();
+    if (!context_.catalog.Lives(*handle)) continue;
+    const catalog::Record& r = context_.forest.record(handle->record);
+    if (r.in_memory() && !r.in_lower_tier() && ExtendedBelow(r)) Want(handle->record);
+  }
+}
+
+// Without a copy there the record could not leave memory before those, and a reboot would not reach them.
 bool WriteBack::ExtendedBelow(const catalog::Record& record) const {
   catalog::BlockId child = context_.forest.block(record.block).first_child;
   for (std::uint32_t look = 0; look < kChildLooks && child != catalog::kNoId; ++look) {
     context_.steps.Count();
     const catalog::Block& block = context_.forest.block(child);
-    if (block.folded()) return true;
+    if (block.folded() || block.placeholder()) return true;
+    for (catalog::RecordId r = block.first_record; r != catalog::kNoId; r = context_.forest.record(r).next) {
+      if (context_.forest.record(r).in_lower_tier()) return true;
+    }
     child = block.next_sibling;
   }
   return false;
 }
 
-void WriteBack::Queue(catalog::RecordId record) {
+bool WriteBack::MayQueue(catalog::RecordId record) {
   catalog::Record& r = context_.forest.record(record);
   if (!lower_.present() || !r.in_memory() || r.in_lower_tier() || r.is(catalog::Record::kQueued) ||
-      writing_.contains(record))
-    return;
+      writing_.contains(r.serial))
+    return false;
   if (r.body_bytes > lower_->max_append_bytes()) {
     context_.counters.down_too_large.Add();
-    return;
+    return false;
   }
   if (queue_.full()) {
     context_.counters.down_overflow.Add();
-    return;
+    return false;
   }
   r.flags |= catalog::Record::kQueued;
-  queue_.Push(context_.catalog.HandleOf(record));
+  return true;
+}
+
+void WriteBack::Queue(catalog::RecordId record, More more) {
+  if (MayQueue(record)) queue_.Push({context_.catalog.HandleOf(record), more == More::kYes});
+}
+
+// The front's ancestors that were not looked at yet take its place, the topmost first.
+void WriteBack::QueueMoreAbove() {
+  const catalog::RecordHandle below = queue_.front().record;
+  queue_.Pop();
+  queue_.PushFront({below});
+  const Above above = AboveOf(below.record);
+  for (std::size_t i = 0; i < above.count && !above.too_large; ++i) {
+    if (MayQueue(above.records[i]))
+      queue_.PushFront({context_.catalog.HandleOf(above.records[i]), above.more && i + 1 == above.count});
+  }
 }
 
 bool WriteBack::MayWriteMore() const {
@@ -180,7 +232,7 @@ Task<void> WriteBack::WriteBatches() {
       for (const BatchItem& item : items) {
         if (context_.steps.Spent()) co_await Yield();
         const catalog::RecordHandle handle = item.reference.handle();
-        if (context_.catalog.Lives(handle)) Queue(handle.record);
+        if (context_.catalog.Lives(handle)) Queue(handle.record, More::kNo);
       }
       break;
     }
@@ -196,7 +248,7 @@ Task<void> WriteBack::Gather(std::deque<BatchItem>& items) {
   while (!queue_.empty() && MayWriteMore() && items.size() < kBatchRecords && bytes < most) {
     if (context_.steps.Spent()) co_await Yield();
     if (queue_.empty()) break;
-    const catalog::RecordHandle handle = queue_.front();
+    const catalog::RecordHandle handle = queue_.front().record;
     context_.steps.Count();
     if (!context_.catalog.Lives(handle)) {
       queue_.Pop();
@@ -205,8 +257,13 @@ Task<void> WriteBack::Gather(std::deque<BatchItem>& items) {
     catalog::Record& r = context_.forest.record(handle.record);
     const catalog::TreeId tree = context_.forest.block(r.block).tree;
     const std::uint64_t record_bytes = context_.catalog.RecordBytesOf(tree, r.group, r.body_bytes);
-    const bool wanted = r.in_memory() && !r.in_lower_tier() && !context_.catalog.Expired(r.expiry) &&
-                        context_.catalog.EntryOf(tree) != nullptr;
+    const bool due = r.in_memory() && !r.in_lower_tier() && !context_.catalog.Expired(r.expiry) &&
+                     context_.catalog.EntryOf(tree) != nullptr;
+    if (due && queue_.front().more_above) {
+      QueueMoreAbove();
+      continue;
+    }
+    const bool wanted = due && ReachedBelow(r);
     const tier::Tier::Room room = wanted ? lower_->RoomFor(bytes + record_bytes) : tier::Tier::Room::kYes;
     if (room == tier::Tier::Room::kNoRoom) break;
     queue_.Pop();
@@ -224,6 +281,15 @@ Task<void> WriteBack::Gather(std::deque<BatchItem>& items) {
   }
 }
 
+// An ancestor that was refused keeps what extends it from being written: found below it would be reached by
+// nobody, and the ancestor could not leave memory before it.
+bool WriteBack::ReachedBelow(const catalog::Record& record) const {
+  const catalog::BlockId above = context_.forest.block(record.block).parent;
+  const catalog::RecordId parent =
+      above == catalog::kNoId ? catalog::kNoId : context_.forest.FindRecord(above, record.group);
+  return parent == catalog::kNoId || Comes(parent);
+}
+
 bool WriteBack::AddToBatch(catalog::RecordHandle handle, std::uint64_t record_bytes,
                            std::deque<BatchItem>& items) {
   const catalog::Record r = context_.forest.record(handle.record);
@@ -238,7 +304,7 @@ bool WriteBack::AddToBatch(catalog::RecordHandle handle, std::uint64_t record_by
   BatchItem& item = items.emplace_back(RecordReference(residents_, handle), SlotUse(residents_, r.place),
                                        r.place, record_bytes, group, r.body_bytes, devices_out_);
   item.seal.emplace(*seal);
-  writing_.insert(handle.record);
+  writing_.insert(handle.serial);
   writing_bytes_ += record_bytes;
   writing_of_[group] += r.body_bytes;
   context_.steps.Count(2 + seal->segment_count() / 16);
@@ -276,7 +342,7 @@ std::vector<tier::AppendRequest> WriteBack::WithoutDead(std::deque<BatchItem>& i
 void WriteBack::EndWriting(BatchItem& item) {
   item.use.End();
   if (item.devices_out != devices_out_) return;
-  writing_.erase(item.reference.handle().record);
+  writing_.erase(item.reference.handle().serial);
   writing_bytes_ -= item.record_bytes;
   writing_of_[item.group] -= item.body_bytes;
 }

@@ -4,6 +4,7 @@
 // record in the lower tier may leave memory at any time.
 #pragma once
 
+#include <array>
 #include <boost/unordered/unordered_flat_set.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -78,11 +79,30 @@ class WriteBack final {
     tier::AppendRequest request;  // borrows the seal; its sequence is set last
   };
   static constexpr std::size_t kBatchRecords = 128;  // checked once more in one step
+  // Records above one in its chain that neither lie in the lower tier nor are on their way there, from its
+  // parent on.
+  static constexpr std::size_t kAncestorLooks = 64;
+  struct Above {
+    std::array<catalog::RecordId, kAncestorLooks> records;
+    std::size_t count = 0;
+    bool more = false;       // than so many
+    bool too_large = false;  // one of them is, so nothing that extends it would be reached
+  };
+  enum class More : std::uint8_t { kNo, kYes };
 
-  void Queue(catalog::RecordId record);
+  Above AboveOf(catalog::RecordId record) const;
+  // What extends the record need not wait for it: it is on its way to the lower tier, or there, or never
+  // will be.
+  bool Comes(catalog::RecordId record) const;
+  // Marks the record as queued.
+  bool MayQueue(catalog::RecordId record);
+  void Queue(catalog::RecordId record, More more);
+  void QueueMoreAbove();
+  void WriteHeldUp();
   bool MayWriteMore() const;
-  // A block that lies only in the lower tier extends the record's.
+  // A block in the lower tier extends the record's.
   bool ExtendedBelow(const catalog::Record& record) const;
+  bool ReachedBelow(const catalog::Record& record) const;
   // The record's namespaces would pass their quota of the lower tier.
   bool OverQuota(const catalog::Record& record);
   Task<void> WriteBatches();
@@ -99,7 +119,7 @@ class WriteBack final {
   Evictor& evictor_;
   WriteWorth& worth_;
   std::uint32_t writers_ = 0;
-  boost::unordered_flat_set<catalog::RecordId> writing_;  // those of the batches under way
+  boost::unordered_flat_set<std::uint64_t> writing_;  // serials of the records of the batches under way
   std::uint64_t writing_bytes_ = 0;
   policy::QuotaTable::Used writing_of_{};  // by group, of bodies
   std::uint64_t devices_out_ = 0;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records that wait to be written to the lower tier, first in, first out.
+// Records that wait to be written to the lower tier, first in, first out; and those that may have to be, or
+// they could never leave memory.
 #pragma once
 
 #include <cstddef>
 #include <deque>
+#include <optional>
 
 #include "catalog/forest.h"
 
@@ -12,29 +14,49 @@ namespace cistern::residency {
 class WriteQueue final {
  public:
   static constexpr std::size_t kMostRecords = 65'536;
+  struct Entry {
+    catalog::RecordHandle record;
+    bool more_above = false;  // ancestors that were not looked at yet are written before it
+  };
 
   bool empty() const { return records_.empty(); }
   std::size_t size() const { return records_.size(); }
   bool full() const { return records_.size() >= kMostRecords; }
   // So that what is queued of one block may not fit.
   bool nearly_full() const { return records_.size() + kMaxGroups > kMostRecords; }
-  void Push(catalog::RecordHandle record) { records_.push_back(record); }
-  catalog::RecordHandle front() const { return records_.front(); }
+  void Push(const Entry& entry) { records_.push_back(entry); }
+  void PushFront(const Entry& entry) { records_.push_front(entry); }
+  const Entry& front() const { return records_.front(); }
   void Pop() { records_.pop_front(); }
-  void Clear() { records_.clear(); }
+  void Clear() {
+    records_.clear();
+    held_up_.clear();
+  }
+
+  // A record in memory alone, which descendants keep there: the cleaner looks whether these are below.
+  void NoteHeldUp(catalog::RecordHandle record) {
+    if (held_up_.size() < kMostRecords) held_up_.push_back(record);
+  }
+  std::optional<catalog::RecordHandle> TakeHeldUp() {
+    if (held_up_.empty()) return std::nullopt;
+    const catalog::RecordHandle record = held_up_.front();
+    held_up_.pop_front();
+    return record;
+  }
 
   // Refusals of a search for a record that may be lost unwritten. The search starts at the front, puts each
   // record that it refuses to the back, and may take several steps; the count restarts after each one found.
   std::size_t refused() const { return refused_; }
-  void Refuse(catalog::RecordHandle record) {
-    records_.push_back(record);
+  void Refuse(const Entry& entry) {
+    records_.push_back(entry);
     ++refused_;
   }
   void Skip() { ++refused_; }
   void EndLook() { refused_ = 0; }
 
  private:
-  std::deque<catalog::RecordHandle> records_;
+  std::deque<Entry> records_;
+  std::deque<catalog::RecordHandle> held_up_;
   std::size_t refused_ = 0;
 };
 

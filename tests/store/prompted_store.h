@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -35,11 +36,11 @@ class PromptedStore : public store::BlockStoreTest {
     Make(options);
   }
   Task<Result<std::unique_ptr<tier::Tier>>> Open(Executor& on, tier::JournalView journal) {
-    tier::SimulatedTierOptions with;
-    with.rooms = 64;
-    with.room_bytes = 4u << 20;
-    with.least_us = with.most_us = 1;
-    auto tier = std::make_unique<tier::SimulatedTier>(tier::SimulatedTier::Parts{on, *media_, 1}, with, journal);
+    below_.suffers = [this](tier::TierFault fault, const tier::Location&) {
+      return suffers_ && suffers_(fault);
+    };
+    auto tier =
+        std::make_unique<tier::SimulatedTier>(tier::SimulatedTier::Parts{on, *media_, 1}, below_, journal);
     tier_ = tier.get();
     co_return tier;
   }
@@ -121,6 +122,8 @@ class PromptedStore : public store::BlockStoreTest {
 
   std::optional<Instant> began_;
   std::uint64_t now_ms_ = 0, memory_hits_ = 0, lower_hits_ = 0, stored_ = 0;
+  tier::SimulatedTierOptions below_{.rooms = 64, .room_bytes = 4u << 20, .least_us = 1, .most_us = 1};
+  std::function<bool(tier::TierFault)> suffers_;  // beside below_.faults
   std::optional<tier::SimulatedMedia> media_;
   tier::SimulatedTier* tier_ = nullptr;
   bool writes_all_ = true;  // a block is written before the next is put
