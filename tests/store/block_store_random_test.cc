@@ -44,8 +44,13 @@ store::TestStoreOptions OptionsOf(Random& random, bool with_flash) {
   options.store.read_ahead_bytes = random.Chance(0.5) ? 0 : 100'000;
   options.store.scrub_bytes_per_s = random.Chance(0.5) ? 0 : 1'000'000;
   options.store.lower.write.policy = static_cast<WritePolicy>(random.Below(3));
-  options.store.lower.admit = random.Chance(0.7) ? Admission::kAll : Admission::kSecondHit;
+  static constexpr Admission kAdmit[] = {Admission::kAll, Admission::kSecondHit, Admission::kWorth,
+                                         Admission::kWorth};
+  options.store.lower.admit = kAdmit[random.Below(4)];
   flash::FlashOptions flash;
+  // None, hardly any, or such that it is spent now and then.
+  static constexpr std::uint64_t kBudgets[] = {0, 0, 1, 100u << 20};
+  flash.budget_bytes_a_day = kBudgets[random.Below(4)];
   flash.region_bytes = 256u << 10;
   for (std::uint64_t i = 0; i <= random.Below(2); ++i) {
     flash.devices.push_back({"device" + std::to_string(i), (random.Chance(0.5) ? 2u : 6u) << 20});
@@ -82,6 +87,7 @@ struct World {
       while (!t.movers->waiting.empty()) t.movers->MoveOne(0);
       t.store->Tick();
       t.loop->Turn();
+      t.clock.AdvanceUs(1);
     }
     t.Tick();
     for (int quiet = 0; t.options.tier && quiet < 40; ++quiet) {
@@ -191,6 +197,17 @@ struct World {
   Task<void> Hold(Executor&, catalog::Caller caller, std::vector<BlockKey> chain) {
     (void)co_await t.store->Hold(caller, ns.slot, chain, 2'000'000);
   }
+  Task<void> Ask(Executor&, std::vector<BlockKey> chain, PromptHints hints) {
+    const auto runs = co_await t.store->MatchRest(ns.slot, 0, chain);
+    if (!runs) co_return;
+    std::size_t known = 0;
+    for (const MatchRun& run : *runs) known += run.blocks;
+    t.store->NotePrompt(ns.slot, {.keys = std::move(chain),
+                                  .first_new = known,
+                                  .first_asked = known,
+                                  .matched = known,
+                                  .hints = hints});
+  }
   Task<void> Report(Executor&, std::vector<catalog::BlockName> names) {
     (void)co_await t.store->ReportBad(ns.slot, names);
   }
@@ -237,6 +254,10 @@ struct World {
       } else if (dice < 80) {
         auto touched = t.store->Touch(ns.slot, {});
         for (int i = 0; i < 3; ++i) t.store->TouchPlace(static_cast<arena::Place>(random.Below(20'000)), 2);
+      } else if (dice > 82 && dice < 88) {
+        tasks->Spawn(Ask(executor, Chain(),
+                         {.outlook = static_cast<Outlook>(random.Below(4)),
+                          .importance = static_cast<Importance>(random.Below(4))}));
       } else if (dice == 80) {
         Crash();
       } else if (dice == 81) {

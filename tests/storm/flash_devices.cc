@@ -45,7 +45,8 @@ void World::MakeFlash() {
         {Text("flash", i), flash::kSuperBytes + flash.region_bytes * (6 + random.Below(16))});
   }
   flash.hang_us = static_cast<std::int64_t>(20'000 + random.Below(500'000));
-  if (random.Below(8) == 0) flash.budget_bytes_a_day = 500u << 20;
+  static constexpr std::uint64_t kBudgets[] = {500u << 20, 500u << 20, 60u << 20, 1};
+  if (random.Below(8) == 0) flash.budget_bytes_a_day = kBudgets[random.Below(4)];
   flash.read_depth = 1 + static_cast<std::uint32_t>(random.Below(32));
   MakeLowerOptions();
   if (narrow_) {

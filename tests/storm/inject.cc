@@ -30,6 +30,7 @@ void World::Inject() {
   if (node() != nullptr && random().Below(40) == 0) node()->WantIdle();
   if (has_lower_tier()) {
     TendDevices();
+    ChangeCosts();
     // The rarer ones have more to wait for.
     static constexpr Fault kOfLowerTier[] = {
         Fault::kKill,      Fault::kKill,       Fault::kReboot,     Fault::kReboot,     Fault::kTorn,

@@ -1,11 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 // The simulated tier as the lower tier of a world: what it suffers, and what its media hold.
 #include <algorithm>
+#include <cmath>
 
 #include "base/format.h"
 #include "world.h"
 
 namespace cistern::storm {
+
+namespace {
+
+// Half of the time for nothing; else a turn from less than a second to hours, a budget from hardly any to
+// more than enough.
+tier::Tier::WriteCosts DrawCosts(Random& random) {
+  if (random.Below(2) == 0) return {};
+  const auto among = [&random](double least, double most) {
+    return least * std::pow(most / least, static_cast<double>(random.Below(1'001)) / 1'000);
+  };
+  return {.turn_ms = random.Below(4) == 0 ? 0 : among(100, 2e7),
+          .moved = static_cast<double>(random.Below(3)),
+          .budget_bytes_a_ms = random.Below(2) == 0 ? 0 : among(1e-5, 1e5),
+          .saved = static_cast<double>(random.Below(11)) / 10};
+}
+
+}  // namespace
 
 void World::MakeSimulated() {
   Random& random = scheduler_.random();
@@ -19,12 +37,19 @@ void World::MakeSimulated() {
   simulated.most_us = simulated.least_us + static_cast<std::int64_t>(random.Below(kMostUs[random.Below(3)]));
   static constexpr std::uint32_t kErrors[] = {0, 3, 8};
   simulated.most_errors = kErrors[random.Below(3)];
+  simulated.costs = DrawCosts(random);
   simulated.suffers = [this](tier::TierFault fault, const tier::Location& location) {
     return TierSuffers(fault, location);
   };
   MakeLowerOptions();
   simulated_ = std::move(simulated);
   faults_.set_tier(TierKind::kSimulated, true);
+}
+
+void World::ChangeCosts() {
+  if (!simulated_ || node() == nullptr || !node()->serving() || random().Below(64) != 0) return;
+  simulated_->costs = DrawCosts(random());
+  node()->simulated().set_costs(simulated_->costs);
 }
 
 bool World::TierSuffers(tier::TierFault fault, const tier::Location& location) {

@@ -317,6 +317,8 @@ class World {
   void MakeSimulated();
   bool TierSuffers(tier::TierFault fault, const tier::Location& location);
   bool FlipSimulated();
+  // What a write there costs, and so which are worth it, changes.
+  void ChangeCosts();
   void CheckRooms();
 
   // ---- flash (flash_devices.cc) ----
