@@ -32,7 +32,7 @@ void WritePrice::Set(const Order& order, const WriteTerms& terms, std::uint64_t 
   price_ = all_offered_ > 0 ? std::max(PriceOfRoom(order, terms), PriceOfBudget(order, terms)) : 0;
 }
 
-// T * dP/dT, by a step to both sides of T.
+// T * dP/dT, which is dP / d(ln T), by a step to both sides of T.
 double WritePrice::PriceOfRoom(const Order& order, const WriteTerms& terms) const {
   if (terms.turn_ms == 0) return 0;
   double more = 0;
@@ -42,7 +42,7 @@ double WritePrice::PriceOfRoom(const Order& order, const WriteTerms& terms) cons
     more += offered_[in] *
             (order.ReturnsWithin(of, turn_ms_ * kStep) - order.ReturnsWithin(of, turn_ms_ / kStep));
   }
-  return more / all_offered_ / (kStep - 1 / kStep);
+  return more / all_offered_ / (2 * std::log(kStep));
 }
 
 // What the worst block is worth that the budget pays for, if the best are written first.

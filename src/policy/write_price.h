@@ -35,14 +35,12 @@ class WritePrice final {
   void Set(const Order& order, const WriteTerms& terms, std::uint64_t now_ms);
   // True if a block of the class is worth its write.
   bool Pays(const Order& order, Reuse::Class in) const {
-    return price_ == 0 || order.ReturnsWithin(in, turn_ms_) >= kAsGood * price_;
+    return price_ == 0 || order.ReturnsWithin(in, turn_ms_) >= price_;
   }
   double price() const { return price_; }
 
  private:
   static constexpr std::uint64_t kPricedMs = 1'000;
-  // Where returns grow with T as T does, a block is worth what its room is to others, and is written.
-  static constexpr double kAsGood = 0.99;
 
   double PriceOfRoom(const Order& order, const WriteTerms& terms) const;
   double PriceOfBudget(const Order& order, const WriteTerms& terms) const;
