@@ -191,6 +191,16 @@ TEST_F(WriteChainsTest, WhatTheBudgetPaysForWithoutItsParentIsNotWritten) {
   ExpectAllReached();
 }
 
+// Found below it would be reached by nobody, and would keep that one in memory.
+TEST_F(WriteChainsTest, WhatExtendsABlockThatIsTooLargeIsNotWritten) {
+  ASSERT_EQ(Put(0, std::nullopt, below_.room_bytes / 4 + 1), store::State::kPublished);
+  PutOne(1, 0);
+  t->Settle();
+  EXPECT_EQ(Written(), 0u);
+  PushOut(100);
+  EXPECT_FALSE(Here(0));
+}
+
 // A record's number is used again as soon as it was dropped, and the write of the one before goes on.
 TEST_F(WriteChainsTest, WhatHasTheNumberOfARecordThatIsBeingWrittenIsWrittenToo) {
   below_.least_us = below_.most_us = 20'000;
@@ -221,16 +231,16 @@ TEST_F(WriteChainsTest, WhatIsBehindItsWindowIsNotWrittenForWhatExtendsIt) {
 TEST_F(WriteChainsTest, UsesDuringAWriteAndAfterItWriteNothingMore) {
   below_.least_us = below_.most_us = 20'000;
   Begin(40);
-  PutChain(0, 9, kBytes);
+  PutChain(0, 4, kBytes);  // of which all may be written at a time
   std::vector<BlockKey> keys;
-  for (std::uint64_t n = 10; n-- > 0;) keys.push_back(store::Key(n));
+  for (std::uint64_t n = 5; n-- > 0;) keys.push_back(store::Key(n));
   for (int i = 0; i < 20; ++i) {
     t->Run(t->store->Touch(ns.slot, keys));
     Pass(5'000);
     t->Tick();
   }
-  EXPECT_EQ(Written(), 10u);
-  EXPECT_EQ(tier_->counters().appended_records.value(), 10u);
+  EXPECT_EQ(Written(), 5u);
+  EXPECT_EQ(tier_->counters().appended_records.value(), 5u);
 }
 
 TEST_F(WriteChainsTest, DrainWritesWhatIsNotWorthItsWrite) {
