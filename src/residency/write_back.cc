@@ -95,6 +95,7 @@ void WriteBack::Start() {
 
 bool WriteBack::Clean() {
   const policy::Order& order = residents_.order();
+  worth_.Refresh();
   if (!lower_.present() ||
       lower_->RoomFor(std::min(kBatchBytes, lower_->max_append_bytes())) != tier::Tier::Room::kYes ||
       queue_.size() >= WriteQueue::kMostRecords / 2) {

@@ -9,19 +9,21 @@ bool WriteWorth::NotePut(catalog::RecordId record) {
   const catalog::Record& r = context_.forest.record(record);
   const policy::LowerPolicy policy = context_.catalog.LowerPolicyOf(r);
   if (policy.admit != Admission::kWorth) return true;
-  const std::uint64_t now_ms = residents_.NowMs();
-  const policy::Order& order = residents_.order();
-  price_.Offer(order.ClassOf(record), r.body_bytes, now_ms);
-  if (price_.Due(now_ms)) {
-    const tier::Tier::WriteCosts costs = lower_->write_costs();
-    price_.Set(order,
-               {.turn_ms = costs.turn_ms,
-                .moved = costs.moved,
-                .budget_bytes_a_ms = costs.budget_bytes_a_ms,
-                .saved = costs.saved},
-               now_ms);
-  }
+  price_.Offer(residents_.order().ClassOf(record), r.body_bytes, residents_.NowMs());
+  Refresh();
   return Pays(policy, record);
+}
+
+void WriteWorth::Refresh() {
+  const std::uint64_t now_ms = residents_.NowMs();
+  if (!lower_.present() || !price_.Due(now_ms)) return;
+  const tier::Tier::WriteCosts costs = lower_->write_costs();
+  price_.Set(residents_.order(),
+             {.turn_ms = costs.turn_ms,
+              .moved = costs.moved,
+              .budget_bytes_a_ms = costs.budget_bytes_a_ms,
+              .saved = costs.saved},
+             now_ms);
 }
 
 bool WriteWorth::Wanted(catalog::RecordId record) const {

@@ -22,6 +22,9 @@ class WriteWorth final {
   // The record was put, into memory, and there is a lower tier. False: its namespace asks for what is worth
   // its write, and it is not.
   bool NotePut(catalog::RecordId record);
+  // The price is worked out anew where it is old; puts do so too. So what was not worth its write at the last
+  // put may be later, without another one.
+  void Refresh();
   // Of records in memory. The record is to have a copy in the lower tier before it leaves memory.
   bool Wanted(catalog::RecordId record) const;
   // It is written now: at its put, where `uses` is 0, or at that use.

@@ -55,6 +55,20 @@ TEST_F(WriteWorthTest, OnceRoomIsGivenUpOnlyWhatReturnsInTimeIsWritten) {
   EXPECT_LE(NotWorth() - not_worth, 800u + 200u);
 }
 
+TEST_F(WriteWorthTest, WhatWasNotWorthItsWriteIsWrittenOnceThereIsRoomWithoutAnotherPut) {
+  tier_->set_costs({.turn_ms = 25'000});
+  Serve(2);
+  t->Settle();
+  const std::uint64_t written = Written();
+  ASSERT_EQ(Put(2 * kDocuments, std::nullopt, kBytes), store::State::kPublished);
+  t->Settle();
+  ASSERT_EQ(Written(), written);
+  tier_->set_costs({});
+  now_ms_ += 2'000;
+  t->Settle();
+  EXPECT_GT(Written(), written);
+}
+
 TEST_F(WriteWorthTest, WhereTheBudgetPaysForHalfTheChatsAreWritten) {
   tier_->set_costs({.budget_bytes_a_ms = 2'000 * kBytes / 1'000'000.0});  // two blocks a second, of eight
   Serve(2);

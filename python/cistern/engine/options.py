@@ -139,8 +139,8 @@ class Options:
     )
     flash_admit: str = _option(
         "", _one_of("", "worth", "all", "second-hit"),
-        "which of them: worth (likely enough to be used while they lie there), all, or second-hit (used after they were "
-        "saved); empty: as before, or else as the node has it",
+        "which of them: worth (likely enough to be used while they lie there), all, or second-hit (used after they "
+        "were saved); empty: as before, or else as the node has it",
     )
     mesh: str = _option(
         "", _one_of("", "on", "off"),
