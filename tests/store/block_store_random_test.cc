@@ -17,6 +17,8 @@ namespace cistern {
 namespace {
 
 constexpr std::uint32_t kBlocks = 60;
+// Of flash, a day: none, hardly any, or such that it is spent now and then.
+constexpr std::uint64_t kBudgets[] = {0, 0, 1, 100u << 20};
 
 BlockKey Key(std::uint64_t n) {
   BlockKey key;
@@ -48,8 +50,6 @@ store::TestStoreOptions OptionsOf(Random& random, bool with_flash) {
                                          Admission::kWorth};
   options.store.lower.admit = kAdmit[random.Below(4)];
   flash::FlashOptions flash;
-  // None, hardly any, or such that it is spent now and then.
-  static constexpr std::uint64_t kBudgets[] = {0, 0, 1, 100u << 20};
   flash.budget_bytes_a_day = kBudgets[random.Below(4)];
   flash.region_bytes = 256u << 10;
   for (std::uint64_t i = 0; i <= random.Below(2); ++i) {
@@ -258,6 +258,8 @@ struct World {
         tasks->Spawn(Ask(executor, Chain(),
                          {.outlook = static_cast<Outlook>(random.Below(4)),
                           .importance = static_cast<Importance>(random.Below(4))}));
+      } else if (dice == 88) {
+        if (t.options.tier) FlashOf(t).SetBudget(kBudgets[random.Below(4)]);
       } else if (dice == 80) {
         Crash();
       } else if (dice == 81) {
