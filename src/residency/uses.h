@@ -7,7 +7,6 @@
 #include "residency/context.h"
 #include "residency/evictor.h"
 #include "residency/far_uses.h"
-#include "residency/lower_tier.h"
 #include "residency/partial_copies.h"
 #include "residency/residents.h"
 #include "residency/write_back.h"
@@ -16,10 +15,9 @@ namespace cistern::residency {
 
 class Uses final {
  public:
-  Uses(const StoreContext& context, LowerTier& lower, Residents& residents, PartialCopies& partial_copies,
-       Evictor& evictor, WriteBack& write_back, FarUses& far_uses)
+  Uses(const StoreContext& context, Residents& residents, PartialCopies& partial_copies, Evictor& evictor,
+       WriteBack& write_back, FarUses& far_uses)
       : context_(context),
-        lower_(lower),
         residents_(residents),
         partial_copies_(partial_copies),
         evictor_(evictor),
@@ -38,7 +36,6 @@ class Uses final {
   void MoveInOrder(catalog::RecordId record, catalog::KeyHash key_hash);
 
   const StoreContext context_;
-  LowerTier& lower_;
   Residents& residents_;
   PartialCopies& partial_copies_;
   Evictor& evictor_;

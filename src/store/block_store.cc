@@ -92,7 +92,7 @@ struct BlockStore::Rooms {
         verifier(context, owner, residents),
         write_back(context, lower, residents, queue, evictor, write_worth),
         far_uses(context, lower, residents, room),
-        uses(context, lower, residents, partial_copies, evictor, write_back, far_uses),
+        uses(context, residents, partial_copies, evictor, write_back, far_uses),
         fetcher(context, owner, lower, residents, partial_copies, evictor, room),
         partial_fetch(context, lower, residents, partial_copies, room, fetcher),
         turns(context, lower, residents, fetcher),
