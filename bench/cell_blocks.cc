@@ -60,8 +60,10 @@ Result<double> AcquireAll(Store& store, const FilledBlocks& blocks, std::span<co
 
 Status Verify(BenchOptions& options, Store& store, const FilledBlocks& blocks, std::size_t step) {
   for (std::size_t i = 0; i < blocks.keys.size(); i += step) {
+    // It may have left memory, and a busy host's peer answers late.
+    if (Status found = AwaitFound(store, blocks.ns, std::span(&blocks.keys[i], 1)); !found.ok()) return found;
     const BlockRef ref{.key = blocks.keys[i]};
-    Result<Lease> lease = store.Acquire(blocks.ns, std::span(&ref, 1)).Wait();
+    Result<Lease> lease = store.Acquire(blocks.ns, std::span(&ref, 1), {.deadline_us = kDeadlineUs}).Wait();
     if (!lease) return lease.error();
     const View& view = lease->views()[0];
     options.wrong_bytes += workload::CountWrongBytes(blocks.keys[i], {view.data, view.bytes});
