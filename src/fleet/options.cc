@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/format.h"
-#include "base/nearest.h"
+#include "base/named_values.h"
 #include "planner/figure.h"
 #include "workload/request.h"
 
@@ -36,22 +36,9 @@ Status Objective(std::string_view flag, const std::optional<double>& wanted, con
 
 }  // namespace
 
-std::string_view ToString(Routing routing) {
-  const auto named = std::ranges::find(kRoutings, routing, &decltype(kRoutings)::value_type::first);
-  return named == kRoutings.end() ? "unknown" : named->second;
-}
-
-std::string Routings() {
-  std::string list;
-  for (const auto& [routing, text] : kRoutings) AppendText(list, Text(list.empty() ? "" : ", ", text));
-  return list;
-}
-
-Result<Routing> ParseRouting(std::string_view text) {
-  const auto named = std::ranges::find(kRoutings, text, &decltype(kRoutings)::value_type::second);
-  if (named != kRoutings.end()) return named->first;
-  return Error(Code::kInvalid, Text("there is no router '", Shown(text), "'; known: ", Routings()));
-}
+std::string_view ToString(Routing routing) { return NameIn(kRoutings, routing); }
+std::string Routings() { return NamesIn(kRoutings); }
+Result<Routing> ParseRouting(std::string_view text) { return FindNamed(kRoutings, "router", text); }
 
 double ClusterOptions::block_bytes() const {
   return workload::kTraceBlockTokens * engine.model.BytesPerToken();

@@ -7,7 +7,7 @@
 
 #include "base/assert.h"
 #include "base/format.h"
-#include "base/nearest.h"
+#include "base/named_values.h"
 #include "base/random.h"
 
 namespace cistern::workload {
@@ -38,22 +38,10 @@ std::unique_ptr<Contender> MakeContender(SimPolicy policy, std::uint64_t blocks,
 
 }  // namespace
 
-std::string_view ToString(SimPolicy policy) {
-  const auto named = std::ranges::find(kPolicies, policy, &decltype(kPolicies)::value_type::first);
-  return named == kPolicies.end() ? "unknown" : named->second;
-}
-
-std::string SimPolicies() {
-  std::string list;
-  for (const auto& [policy, text] : kPolicies) AppendText(list, Text(list.empty() ? "" : ", ", text));
-  return list;
-}
-
+std::string_view ToString(SimPolicy policy) { return NameIn(kPolicies, policy); }
+std::string SimPolicies() { return NamesIn(kPolicies); }
 Result<SimPolicy> ParseSimPolicy(std::string_view text) {
-  const auto named = std::ranges::find(kPolicies, text, &decltype(kPolicies)::value_type::second);
-  if (named != kPolicies.end()) return named->first;
-  return Error(Code::kInvalid,
-               Text("there is no eviction policy '", Shown(text), "'; known: ", SimPolicies()));
+  return FindNamed(kPolicies, "eviction policy", text);
 }
 
 Simulator::Simulator(SimPolicy policy, std::uint64_t blocks, const SimFar& far)

@@ -8,7 +8,7 @@
 
 #include "base/assert.h"
 #include "base/format.h"
-#include "base/nearest.h"
+#include "base/named_values.h"
 #include "base/random.h"
 #include "policy/placement.h"
 
@@ -26,21 +26,10 @@ constexpr std::array<std::pair<SimAdmission, std::string_view>, 4> kAdmissions{{
 }};
 }  // namespace
 
-std::string_view ToString(SimAdmission admission) {
-  const auto named = std::ranges::find(kAdmissions, admission, &decltype(kAdmissions)::value_type::first);
-  return named == kAdmissions.end() ? "unknown" : named->second;
-}
-
-std::string SimAdmissions() {
-  std::string list;
-  for (const auto& [admission, text] : kAdmissions) AppendText(list, Text(list.empty() ? "" : ", ", text));
-  return list;
-}
-
+std::string_view ToString(SimAdmission admission) { return NameIn(kAdmissions, admission); }
+std::string SimAdmissions() { return NamesIn(kAdmissions); }
 Result<SimAdmission> ParseSimAdmission(std::string_view text) {
-  const auto named = std::ranges::find(kAdmissions, text, &decltype(kAdmissions)::value_type::second);
-  if (named != kAdmissions.end()) return named->first;
-  return Error(Code::kInvalid, Text("there is no admission '", Shown(text), "'; known: ", SimAdmissions()));
+  return FindNamed(kAdmissions, "admission", text);
 }
 
 TierSimulator::TierSimulator(const TierSimOptions& options)
