@@ -136,6 +136,14 @@ class BlockStoreTest : public testing::Test {
     EXPECT_TRUE(grant.has_value());
     return *grant;
   }
+  // As a client reads: under a lease, for which what lies below is fetched.
+  void ReadLeased(std::uint64_t n, std::size_t bytes) {
+    const AcquireGrant grant = Acquire({n}, Me());
+    ASSERT_EQ(grant.views[0].code, Code::kOk) << n;
+    EXPECT_TRUE(Exact(n, bytes)) << n;
+    ASSERT_TRUE(t->store->Release(Me(), grant.lease).ok());
+    t->Tick();
+  }
   Result<std::uint64_t> Drop(std::uint64_t n) {
     const BlockKey key = Key(n);
     return t->Run(t->store->Drop(ns.slot, std::span(&key, 1)));

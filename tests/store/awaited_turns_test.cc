@@ -80,13 +80,7 @@ class AwaitedTurnsTest : public store::BlockStoreTest {
     in_memory_ = in_memory;
     known_ = known;
   }
-  void Read(std::uint64_t n) {
-    const store::AcquireGrant grant = Acquire({n}, Me());
-    ASSERT_EQ(grant.views[0].code, Code::kOk) << n;
-    EXPECT_TRUE(t->Read(ns.slot, store::Key(n)) == store::Body(n, kBytes)) << n;
-    ASSERT_TRUE(t->store->Release(Me(), grant.lease).ok());
-    t->Tick();
-  }
+  void Read(std::uint64_t n) { ReadLeased(n, kBytes); }
   // One request: its match, the reads of what lies below, its puts, its touches.
   void Ask(const Chain& chain, const PromptHints& hints = {}, std::uint64_t conversation = 0) {
     Name(chain, hints);

@@ -60,13 +60,7 @@ class PromptedStore : public store::BlockStoreTest {
     for (const std::uint64_t n : chain) prompt.keys.push_back(store::Key(n));
     t->store->NotePrompt(ns.slot, std::move(prompt));
   }
-  void Read(std::uint64_t n) {
-    const store::AcquireGrant grant = Acquire({n}, Me());
-    ASSERT_EQ(grant.views[0].code, Code::kOk) << n;
-    EXPECT_TRUE(t->Read(ns.slot, store::Key(n)) == store::Body(n, kBytes)) << n;
-    ASSERT_TRUE(t->store->Release(Me(), grant.lease).ok());
-    t->Tick();
-  }
+  void Read(std::uint64_t n) { ReadLeased(n, kBytes); }
   static Task<void> Sleep(Executor&, Instant until) { (void)co_await SleepUntil(until); }
   void SleepTo(Instant until) {
     t->Run(Sleep(t->loop->executor(), until));
