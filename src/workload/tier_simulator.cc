@@ -172,8 +172,8 @@ bool TierSimulator::Passes(EntryId id, const policy::Standing& standing) {
 // False: nothing may leave. What is in the lower tier too always may.
 bool TierSimulator::MakeRoom() {
   if (used_ < options_.blocks) return true;
-  std::optional<EntryId> leaves;
-  while ((leaves = order_.Coldest()) && !MayLeave(*leaves)) order_.Park(*leaves);
+  // No newcomer of which nothing is told stays out.
+  const auto leaves = order_.LeavesFor(policy::Standing(), [this](EntryId id) { return MayLeave(id); });
   if (!leaves) return false;
   if (blocks_[*leaves].below) {
     LeaveMemory(*leaves);
