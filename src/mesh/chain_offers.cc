@@ -82,7 +82,9 @@ Task<OfferOutcome> ChainOffers::OfferPart(ChainPart part, OfferPlan plan) {
   for (std::size_t copy = 0; copy < plan.copies; ++copy) {
     ChainPart of_copy = part;
     co_await OfferOnce(of_copy, plan, asked, outcome);
-    if (of_copy.begin < of_copy.end) break;  // nobody is left
+    if (of_copy.begin == of_copy.end) continue;
+    outcome.passing = asked.passing;
+    break;  // nobody is left
   }
   co_return outcome;
 }
@@ -92,6 +94,7 @@ Task<void> ChainOffers::OfferOnce(ChainPart& part, const OfferPlan& plan, Asked&
   while (part.begin < part.end && asked.refused < HandOverLimits::kMembers && plan.goes_on() &&
          parts_.clock.Now() < plan.deadline) {
     const std::vector<std::uint64_t> order = plan.order(part.branch);
+    if (order.empty()) asked.passing = true;
     const auto next = std::ranges::find_if(order, [&](std::uint64_t peer) {
       return std::ranges::find(asked.members, peer) == asked.members.end();
     });
@@ -113,6 +116,7 @@ Task<void> ChainOffers::OfferOnce(ChainPart& part, const OfferPlan& plan, Asked&
     if (!reply) ++outcome.failed;
     if (reply && reply->refusal == OfferReply::Refusal::kNoRoom) outcome.no_room = true;
     if (until < offered.end) {
+      if (!reply || reply->refusal == OfferReply::Refusal::kFailed) asked.passing = true;
       ++outcome.refused;
       ++asked.refused;
       asked.members.push_back(peer);

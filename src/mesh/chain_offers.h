@@ -63,6 +63,9 @@ struct OfferOutcome {
   std::uint64_t refused = 0;  // offers of which not all was taken
   std::uint64_t failed = 0;   // of these, that were not answered
   bool no_room = false;       // one was refused because there was no room for it
+  // Of the last copy some nobody took, and might: nobody was there, or it was refused for a reason that
+  // passes, no answer or a read that failed.
+  bool passing = false;
 };
 
 class ChainOffers final {
@@ -95,6 +98,7 @@ class ChainOffers final {
   struct Asked {
     std::vector<std::uint64_t> members;  // that have it, or took no more
     std::size_t refused = 0;
+    bool passing = false;
     int changed = 0;  // times that a part was looked at anew because some of it was dropped meanwhile
   };
   // One member has all of the part afterwards, or several have it together; what the last one left is

@@ -41,7 +41,9 @@ bool ChainSpreader::NoteUses() {
 Task<void> ChainSpreader::CopyFromTimeToTime() {
   for (;;) {
     (void)co_await SleepUntil(parts_.clock.Now().PlusUs(SpreadLimits::kPassUs));
-    if (!NoteUses() || !GoesOn() || !parts_.store.any_fresh()) continue;
+    if (!NoteUses() || !GoesOn() || !parts_.store.any_fresh() ||
+        parts_.offers.Takers(ChainOffers::Whom::kAll).empty())
+      continue;
     Pass pass{.blocks = &counters_.copied_blocks, .bytes = &counters_.copied_bytes};
     pass.walk = parts_.offers.WalkOfShared(
         [this](const catalog::NamespaceEntry& entry) { return CopiesOf(entry) > 1; });
@@ -52,30 +54,29 @@ Task<void> ChainSpreader::CopyFromTimeToTime() {
     pass.order = [this](std::uint64_t branch) {
       return policy::TakersOf(branch, parts_.offers.Takers(ChainOffers::Whom::kAll));
     };
-    co_await Go(std::move(pass));
+    (void)co_await Go(std::move(pass));
   }
 }
 
 Task<void> ChainSpreader::HandOnFromTimeToTime() {
-  std::uint64_t since = 0, gone = 0;
-  for (;;) {
+  for (int passes = 0;;) {
     (void)co_await SleepUntil(parts_.clock.Now().PlusUs(SpreadLimits::kPassUs));
-    const store::Recency recency = parts_.store.recency();
-    // What was not used for half the time after which a block leaves.
-    const std::uint64_t cold = recency.uses - std::min(recency.uses, recency.oldest_age / 2);
-    if (!GoesOn() || Gone() == gone || cold <= since ||
-        parts_.offers.Takers(ChainOffers::Whom::kStores).empty())
+    // From the first on that left: a burst may take what has cooled since, all of it at once.
+    if (!GoesOn() || Gone() == 0 || parts_.offers.Takers(ChainOffers::Whom::kStores).empty() ||
+        !parts_.store.TakeCooled())
       continue;
-    gone = Gone();
     Pass pass{.blocks = &counters_.stored_blocks, .bytes = &counters_.stored_bytes};
     pass.walk = parts_.offers.WalkOfShared();
-    pass.walk.used_after = std::exchange(since, cold);
-    pass.walk.used_by = cold;
+    pass.walk.cooled = true;
     pass.copies = [](const catalog::NamespaceEntry&) { return std::size_t{1}; };
     pass.order = [this](std::uint64_t branch) {
       return policy::TakersOf(branch, parts_.offers.Takers(ChainOffers::Whom::kStores));
     };
-    co_await Go(std::move(pass));
+    // What was given is offered again with the rest, and costs its keys.
+    const bool settled = co_await Go(std::move(pass));
+    if (!settled && ++passes < SpreadLimits::kPasses) continue;
+    parts_.store.SettleCooled();
+    passes = 0;
   }
 }
 
@@ -94,18 +95,23 @@ Task<void> ChainSpreader::WarmNewcomers() {
       if (order.empty() || order.front() != newcomer) return std::vector<std::uint64_t>();
       return std::vector<std::uint64_t>{newcomer};
     };
-    co_await Go(std::move(pass));
+    (void)co_await Go(std::move(pass));
     newcomers_.pop_front();
   }
 }
 
-Task<void> ChainSpreader::Go(Pass pass) {
+Task<bool> ChainSpreader::Go(Pass pass) {
+  bool settled = true;
   const std::unique_ptr<store::WholeChains> walk = parts_.store.WalkChains(std::move(pass.walk));
   while (GoesOn()) {
     std::optional<store::WholeChain> chain = co_await walk->Next();
-    if (!chain) co_return;
+    if (!chain) co_return settled;
     for (ChainPart& part : PartsOf(std::move(*chain))) {
-      if (pass.order(part.branch).empty()) continue;
+      if (pass.order(part.branch).empty()) {
+        settled = false;
+        walk->Again(*part.chain);
+        continue;
+      }
       // In offers of a bounded size, whose answers are waited for one by one.
       while (part.begin < part.end) {
         ChainPart offered = part;
@@ -117,18 +123,22 @@ Task<void> ChainSpreader::Go(Pass pass) {
           if (full && offered.end > part.begin) break;
         }
         part.begin = offered.end;
-        const bool room = co_await Offer(pass, std::move(offered));
-        if (!room) co_return;
+        const OfferOutcome outcome = co_await Offer(pass, std::move(offered));
+        if (outcome.passing) walk->Again(*part.chain);
+        settled = settled && !outcome.passing;
+        if (pass.free_room && (outcome.no_room || outcome.failed > 0)) co_return false;
       }
     }
   }
+  co_return false;
 }
 
-Task<bool> ChainSpreader::Offer(const Pass& pass, ChainPart part) {
+Task<OfferOutcome> ChainSpreader::Offer(const Pass& pass, ChainPart part) {
   while (offering_ || parts_.clock.Now() < rests_until_)
     (void)co_await turn_.Wait(offering_ ? Instant::Never() : rests_until_);
   const catalog::NamespaceEntry* entry = parts_.store.NamespaceAt(part.chain->slot);
-  if (entry == nullptr || !GoesOn()) co_return true;
+  if (entry == nullptr) co_return OfferOutcome();
+  if (!GoesOn()) co_return OfferOutcome{.passing = true};
   offering_ = true;
   const Instant began = parts_.clock.Now();
   OfferPlan plan{.deadline = began.PlusUs(SpreadLimits::kOfferUs),
@@ -147,7 +157,7 @@ Task<bool> ChainSpreader::Offer(const Pass& pass, ChainPart part) {
   rests_until_ = ended.PlusUs(ended.UsSince(began) * SpreadLimits::kRests);
   offering_ = false;
   turn_.Pulse();
-  co_return !pass.free_room || (!outcome.no_room && outcome.failed == 0);
+  co_return outcome;
 }
 
 }  // namespace cistern::mesh

@@ -31,6 +31,7 @@ struct SpreadLimits {
   static constexpr std::int64_t kRests = 19;               // times of what an offer took
   static constexpr std::uint64_t kOfferBytes = 64u << 20;  // one block always may
   static constexpr std::int64_t kOfferUs = 60'000'000;
+  static constexpr int kPasses = 16;  // over what has cooled, while some of it is to be offered again
   // A member has joined with room if so many parts of its memory are free.
   static constexpr std::uint64_t kFreeShare = 2;
 };
@@ -99,9 +100,11 @@ class ChainSpreader final {
   Task<void> CopyFromTimeToTime();
   Task<void> HandOnFromTimeToTime();
   Task<void> WarmNewcomers();
-  Task<void> Go(Pass pass);
-  // Offers part of a chain when its turn has come. False: there is no room for it.
-  Task<bool> Offer(const Pass& pass, ChainPart part);
+  // False: some of it is to be offered again: nobody was there for it, or it was refused for a reason that
+  // passes.
+  Task<bool> Go(Pass pass);
+  // Offers part of a chain when its turn has come.
+  Task<OfferOutcome> Offer(const Pass& pass, ChainPart part);
   // Blocks that have left this node, for good.
   std::uint64_t Gone() const;
 

@@ -32,6 +32,21 @@ class SpreadTest : public MeshTest {
     const BlockKey key = store::Key(n);
     EXPECT_EQ(loop->BlockOn(node(i).store->Touch(slot, std::span(&key, 1))), 1u);
   }
+  static void Unreadable(net::RailSource::Answer& answer) {
+    answer.status = Status(Code::kIoError, "unreadable for now");
+  }
+  // Blocks 1 to 4 cool at the first node, behind others of which some have left.
+  void CoolFour() {
+    for (std::uint64_t n = 101; n <= 160; ++n) Put(0, n, std::nullopt);
+    PutChain(0, 1, 4);
+    RunFor(10 * kSecond);
+    ASSERT_FALSE(Exact(1, 1));
+    ASSERT_GT(node(0).store->counters().evicted.value(), 0u);
+    for (int time = 0; time < 4; ++time) {
+      for (std::uint64_t n = 141; n <= 160; ++n) Touch(0, n);
+    }
+  }
+  bool FourAreAt(std::size_t i) { return Exact(i, 1) && Exact(i, 2) && Exact(i, 3) && Exact(i, 4); }
   ~SpreadTest() override {
     while (!nodes.empty()) nodes.pop_back();
   }
@@ -71,6 +86,26 @@ TEST_F(SpreadTest, BlockIsOfferedOnceUnlessItIsUsedSince) {
   Touch(0, 7);
   Touch(0, 8);
   ASSERT_TRUE(RunUntil([&] { return Offers() == offers + 1; }, 60 * kSecond));
+}
+
+TEST_F(SpreadTest, BlockThatCouldNotBeReadIsOfferedAgain) {
+  StartNodes(2, Blocks(), Spreads(2));
+  node(0).lie = Unreadable;
+  PutChain(0, 1, 8);
+  ASSERT_TRUE(RunUntil([&] { return node(0).spreader->counters().refused.value() >= 2; }, 60 * kSecond));
+  EXPECT_EQ(Taken(), 0u);
+  node(0).lie = nullptr;
+  EXPECT_TRUE(RunUntil([&] { return Taken() == 8; }, 120 * kSecond));
+}
+
+TEST_F(SpreadTest, BlocksThatCameWhileNobodyWasThereAreOfferedWhenSomebodyIs) {
+  StartNodes(1, Blocks(), Spreads(2));
+  PutChain(0, 1, 8);
+  RunFor(30 * kSecond);
+  node(0).peers.Of(101).greeted = true;  // no newcomer
+  AddNode(Blocks(), Spreads(2));
+  ASSERT_EQ(node(1).process_number, 101u);
+  EXPECT_TRUE(RunUntil([&] { return Taken() == 8; }, 120 * kSecond));
 }
 
 // What a pass does not come to, as the node drains, is looked for at the next one.
@@ -232,6 +267,39 @@ TEST_F(SpreadTest, WhatCoolsGoesToTheMemberThatStoresBeforeItLeaves) {
   EXPECT_LE(lost, 8u);
   EXPECT_GE(Taken(), 40u);
   EXPECT_EQ(node(0).taker->counters().blocks.value() + node(1).taker->counters().blocks.value(), 0u);
+}
+
+// The room that one eviction made is enough for what comes, and the next burst takes all of it at once.
+TEST_F(SpreadTest, WhatCoolsIsHandedOnThoughNothingHasLeftSince) {
+  TestNodeOptions engine = Spreads();
+  engine.store.max_blocks = 40;
+  StartNodes(1, Blocks(), engine);
+  TestNodeOptions stores = Spreads();
+  stores.role = Role::kStore;
+  AddNode(Blocks(), stores);
+  ASSERT_TRUE(RunUntil([&] { return Know(); }));
+  CoolFour();
+  const std::uint64_t evicted = node(0).store->counters().evicted.value();
+  EXPECT_TRUE(RunUntil([&] { return FourAreAt(1); }));
+  EXPECT_EQ(node(0).store->counters().evicted.value(), evicted);
+}
+
+TEST_F(SpreadTest, WhatCooledAndCouldNotBeReadIsHandedOnWhenItCan) {
+  TestNodeOptions engine = Spreads();
+  engine.store.max_blocks = 40;
+  StartNodes(1, Blocks(), engine);
+  TestNodeOptions stores = Spreads();
+  stores.role = Role::kStore;
+  AddNode(Blocks(), stores);
+  ASSERT_TRUE(RunUntil([&] { return Know(); }));
+  CoolFour();
+  const std::uint64_t refused = node(0).spreader->counters().refused.value();
+  node(0).lie = Unreadable;
+  ASSERT_TRUE(
+      RunUntil([&] { return node(0).spreader->counters().refused.value() >= refused + 2; }, 60 * kSecond));
+  EXPECT_FALSE(Exact(1, 1));
+  node(0).lie = nullptr;
+  EXPECT_TRUE(RunUntil([&] { return FourAreAt(1); }, 120 * kSecond));
 }
 
 TEST_F(SpreadTest, NothingIsHandedOnWhereNothingLeaves) {

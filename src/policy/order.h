@@ -132,6 +132,8 @@ class Order final {
   bool Parked(EntryId id) const { return lru_.Parked(id); }
   std::size_t size() const { return lru_.size(); }
   SizeClass size_class(EntryId id) const { return ranks_[lru_.shelf(id) / kStride].size_class; }
+  // Ids of one class of reuse, size class and group stand on one, the least recently used first.
+  Shelf shelf(EntryId id) const { return lru_.shelf(id); }
   QuotaGroup group(EntryId id) const { return ranks_[lru_.shelf(id) / kStride].group; }
 
   // The next to leave, or nothing when all are parked; and the next of one size class.

@@ -43,6 +43,7 @@ Step Evictor::EvictOne(const Newcomer& newcomer, bool* stays_out) {
       if (stays_out != nullptr) *stays_out = true;
       return Step::kWaits;
     }
+    residents_.cooling().NoteLeaves(order, *coldest);
     Evict(*coldest);
     return Step::kDone;
   }

@@ -20,6 +20,7 @@
 #include "arena/protocol.h"
 #include "base/task.h"
 #include "catalog/deadline_heap.h"
+#include "policy/cooling.h"
 #include "policy/order.h"
 #include "residency/context.h"
 #include "residency/fresh_records.h"
@@ -158,6 +159,7 @@ class Residents final {
 
   // ---- what came or was used lately ----
   FreshRecords& fresh() { return fresh_; }
+  policy::Cooling& cooling() { return cooling_; }
 
  private:
   // The count of cuts after which the references that are left were seen to stand.
@@ -166,6 +168,7 @@ class Residents final {
   arena::IndexWriter<arena::Words> index_;
   policy::Order order_;
   FreshRecords fresh_;
+  policy::Cooling cooling_;
   catalog::DeadlineHeap expiry_;
   std::uint64_t bytes_ = 0;  // of bodies
   std::uint64_t count_ = 0;

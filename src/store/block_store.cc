@@ -432,11 +432,8 @@ std::unique_ptr<WholeChains> BlockStore::WalkChains(WalkOrder order) {
 }
 void BlockStore::NoteFresh(bool wanted) { rooms_->residents.fresh().Want(wanted); }
 bool BlockStore::any_fresh() const { return rooms_->residents.fresh().any(); }
-Recency BlockStore::recency() const {
-  const policy::Order& order = rooms_->residents.order();
-  const std::optional<policy::EntryId> oldest = order.Oldest();
-  return {order.uses(), oldest ? order.Age(*oldest) : 0};
-}
+bool BlockStore::TakeCooled() { return rooms_->residents.cooling().Advance(rooms_->residents.order()); }
+void BlockStore::SettleCooled() { rooms_->residents.cooling().Settle(); }
 const catalog::Forest& BlockStore::forest() const { return rooms_->catalog.forest(); }
 Task<Status> BlockStore::ReportBad(std::uint32_t slot, std::span<const catalog::BlockName> blocks) {
   return rooms_->acquirer.ReportBad(slot, blocks);

@@ -67,10 +67,6 @@ class Drain;
 class WholeChains;
 struct WalkOrder;
 
-struct Recency {
-  std::uint64_t uses = 0, oldest_age = 0;
-};
-
 class BlockStore final {
  public:
   struct Parts {  // borrowed; outlive the store
@@ -185,10 +181,11 @@ class BlockStore final {
   // these; and whether any were since the last one began.
   void NoteFresh(bool wanted);
   bool any_fresh() const;
+  // For a walk of what has cooled in memory (policy::Cooling): that is all which has until now and was not
+  // settled. False: nothing has. Settled it is not asked for again.
+  bool TakeCooled();
+  void SettleCooled();
   const catalog::Forest& forest() const;
-  // Uses of blocks in memory so far (policy::Order), and how many of them came after the last one of the
-  // block that was not used for longest.
-  Recency recency() const;
 
   // A reader saw a body fail its seal: a mover verifies it again, then the block is cut with its
   // descendants. A sound one has its index entry written again, which may be the damaged part.

@@ -23,7 +23,7 @@ WholeChains::WholeChains(const residency::StoreContext& context, residency::Resi
       marks_(context.forest.block_end()),
       next_(context.forest.block_end()) {
   // What is asked for by its time of use comes in one helping.
-  if (of_a_window() || order_.fresh) helping_ = kHelpings.size() - 1;
+  if (order_.cooled || order_.fresh) helping_ = kHelpings.size() - 1;
   if (!order_.fresh) return;
   residency::FreshRecords::Taken taken = residents_.fresh().Take();
   all_fresh_ = taken.all;
@@ -67,14 +67,26 @@ bool WholeChains::Due(const catalog::Forest::Copy& copy) const {
   const policy::Order& order = residents_.order();
   if (copy.in_memory && !order_.taken && context_.forest.record(copy.record).is(catalog::Record::kTaken))
     return false;
-  if (of_a_window()) {
-    if (!copy.in_memory || !order.Contains(copy.record)) return false;
-    const std::uint64_t uses = order.uses(),
-                        used = uses - std::min<std::uint64_t>(order.Age(copy.record), uses);
-    if (used < order_.used_after || used >= order_.used_by) return false;
-  }
+  if (order_.cooled && (!copy.in_memory || !order.Contains(copy.record) ||
+                        !residents_.cooling().Cooled(order, copy.record)))
+    return false;
   const std::uint64_t most = kHelpings[helping_];
   return most == ~std::uint64_t{0} || AgeOf(copy) <= residents_.order().size() * most / 4;
+}
+
+bool WholeChains::HasDueChild(catalog::BlockId block) {
+  if (order_.fresh) return false;  // of its children only fresh ones come
+  std::size_t looked = 0;
+  for (catalog::BlockId child = context_.forest.block(block).first_child;
+       child != catalog::kNoId && looked < policy::kManyChildren;
+       child = context_.forest.block(child).next_sibling, ++looked) {
+    context_.steps.Count(2);
+    const std::optional<catalog::Forest::Copy> copy = See(child);
+    if (!copy || !Due(*copy) || child >= marks_.size() || marks_[child] != kNew) continue;
+    changed_ = changed_ || child > block;  // it was looked at, and has come to be due since
+    return true;
+  }
+  return false;
 }
 
 catalog::BlockId WholeChains::TakeNext() {
@@ -99,6 +111,10 @@ bool WholeChains::TakeFresh(catalog::BlockId block) {
     r.flags &= static_cast<std::uint8_t>(~catalog::Record::kFresh);
   }
   return fresh;
+}
+
+void WholeChains::Again(const WholeChain& chain) {
+  if (order_.fresh) NoteFresh(chain.blocks.back().id);
 }
 
 void WholeChains::NoteFresh(catalog::BlockId block) {
@@ -143,7 +159,7 @@ Task<std::optional<WholeChain>> WholeChains::Next() {
       if (order_.fresh && !TakeFresh(block)) continue;
       if (block < marks_.size() && marks_[block] != kNew) continue;
       const std::optional<catalog::Forest::Copy> copy = See(block);
-      if (!copy || !Due(*copy)) continue;
+      if (!copy || !Due(*copy) || HasDueChild(block)) continue;
       context_.steps.Count(2);
       std::vector<Climbed> climbed = co_await Climb(block);
       if (climbed.empty() && order_.fresh && std::exchange(changed_, false)) NoteFresh(block);

@@ -43,9 +43,7 @@ struct WalkOrder {
   std::vector<bool> wanted;  // by slot, whether blocks of the namespace in it come at all
   bool lower_tier = false;   // and what lies there alone
   Instant deadline;          // of fetches from there
-  // Chains whose last block was used last behind so many uses of all blocks (policy::Order::uses), and up to
-  // so many.
-  std::uint64_t used_after = 0, used_by = ~std::uint64_t{0};
+  bool cooled = false;  // chains whose last block has cooled (BlockStore::TakeCooled)
   // Chains whose last block came or was used since another such walk began (residency::FreshRecords).
   bool fresh = false;
   bool taken = true;  // also those whose last block another node handed over, and nobody has used here
@@ -70,6 +68,8 @@ class WholeChains final {
   Task<std::optional<WholeChain>> Next();
   // Another node has the blocks [begin, end) of the chain: at most as many as a step may touch.
   void NoteGiven(const WholeChain& chain, std::size_t begin, std::size_t end);
+  // The chain comes in the next walk of what is fresh too.
+  void Again(const WholeChain& chain);
   // Blocks, of whatever namespace, of which memory alone has a record, or any tier if it walks over all, and
   // that were not given.
   Task<std::uint64_t> CountLeft();
@@ -101,7 +101,8 @@ class WholeChains final {
   std::optional<catalog::Forest::Copy> See(catalog::BlockId block) const;
   std::uint32_t AgeOf(const catalog::Forest::Copy& copy, bool fetched = false) const;
   bool Due(const catalog::Forest::Copy& copy) const;
-  bool of_a_window() const { return order_.used_after > 0 || order_.used_by != ~std::uint64_t{0}; }
+  // One of its first children is due: the block comes with it, whichever has the lower id.
+  bool HasDueChild(catalog::BlockId block);
   // The next block that may be a chain's last one; kNoId: there is none in this round.
   catalog::BlockId TakeNext();
   // Whether one of the block's records is fresh; then none is any more.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "policy/hand_over.h"
@@ -127,6 +128,25 @@ TEST_F(WholeChainsTest, BranchesBeginAtTheFirstBlockAndBelowManyChildren) {
     EXPECT_EQ(chain->keys.size(), 5u);
   }
   EXPECT_EQ(chains, policy::kManyChildren);
+}
+
+// Ids of blocks that left are used again, so they need not rise along a chain.
+TEST_F(WholeChainsTest, ChainComesInOnePieceWhateverTheIdsOfItsBlocks) {
+  Make();
+  for (std::uint64_t n = 0; n < 40; ++n) ASSERT_EQ(Put(n, std::nullopt), State::kPublished);
+  Random random(7);
+  std::vector<std::uint64_t> gone(40);
+  std::iota(gone.begin(), gone.end(), 0);
+  for (std::size_t i = gone.size(); i-- > 1;) std::swap(gone[i], gone[random.Below(i + 1)]);
+  for (const std::uint64_t n : gone) ASSERT_TRUE(Drop(n).has_value());
+  for (std::uint64_t first : {100, 200}) PutChain(first, first + 19);
+  Walk();
+  std::size_t chains = 0;
+  while (const std::optional<WholeChain> chain = Next()) {
+    EXPECT_EQ(chain->blocks.size(), 20u);
+    ++chains;
+  }
+  EXPECT_EQ(chains, 2u);
 }
 
 TEST_F(WholeChainsTest, DropMeanwhileTakesAlongWhatStandsOnItAndNothingElse) {

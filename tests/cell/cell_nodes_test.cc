@@ -207,21 +207,27 @@ TEST_F(CellNodes, WhatLeavesANodeIsReadFromTheMemberThatStores) {
   ComeTogether();
   Until([&] { return Says(nodes_[0]).find("\"reachable\":2") != std::string::npos; });
   constexpr std::size_t kLarge = 256u << 10;
+  // In prompts: each is one offer, and behind an offer there is a rest of many times what it took.
+  constexpr std::uint64_t kPrompt = 20;
+  std::uint64_t prompts = 0;
+  const auto put_prompt = [&] {
+    const std::uint64_t first = 1'000 * ++prompts;
+    PutChain(nodes_[0], first, first + kPrompt - 1, kLarge);
+  };
   // Handing on begins when blocks leave.
-  std::uint64_t last = 1'000;
-  while (StatusNumber(*nodes_[0].store, "evicted") == 0) Put(nodes_[0], ++last, std::nullopt, kLarge);
+  while (StatusNumber(*nodes_[0].store, "evicted") == 0) put_prompt();
   PutChain(nodes_[0], 1, 10, kLarge);
   // More than half of what there is room for was used since, and not all.
-  for (std::uint64_t more = (last - 1'000) / 2 + 10; more > 0; --more)
-    Put(nodes_[0], ++last, std::nullopt, kLarge);
+  for (std::uint64_t more = prompts / 2 + 1; more > 0; --more) put_prompt();
+  // All of it, before anything more is put: what it lacks it would find at the node.
   Until([&] {
     const MatchResult match = Match(nodes_[2], 1, 10);
-    return match.blocks == 10 && match.runs[0].where == Where::kMemory;
+    return match.blocks == 10 && match.runs.size() == 1 && match.runs[0].where == Where::kMemory;
   });
   Until([&] {
     const MatchResult match = Match(nodes_[0], 1, 10);
     if (match.runs.size() == 1 && match.runs[0].where == Where::kPeer) return match.blocks == 10;
-    Put(nodes_[0], ++last, std::nullopt, kLarge);
+    put_prompt();
     return false;
   });
   EXPECT_EQ(Reading(nodes_[0], 1, 10, kLarge).End(), AllOk(10));
