@@ -69,7 +69,8 @@ MemberNumber Finder::Choose(const MemberSet& holders) {
   const MemberNumber one = among[random_.Below(among.size())], other = among[random_.Below(among.size())];
   const auto load = [&](MemberNumber member) {
     const Peer& peer = parts_.peers.Of(parts_.streams.ProcessOf(member));
-    return (peer.matches + 1) * peer.answer_us + static_cast<double>(peer.landing_bytes) / peer.bytes_per_us;
+    return (peer.matches + 1) * peer.answer_us +
+           static_cast<double>(peer.landing_bytes) / peer.bytes_per_us();
   };
   return load(other) < load(one) ? other : one;
 }
@@ -264,6 +265,7 @@ Status Finder::Take(const MatchReply& reply, std::size_t keys, std::shared_ptr<P
   std::size_t at = 0;
   for (const MatchRun& said : reply.runs) {
     us += static_cast<double>(BytesOf(*entry, *run, at, said.blocks)) / bytes_per_us;
+    run->on_flash.insert(run->on_flash.end(), said.blocks, said.where == Where::kFlash);
     at += said.blocks;
     us = std::max(us, static_cast<double>(said.ready_in_us) + peer.answer_us);
     match->runs.push_back({said.blocks, Where::kPeer, static_cast<std::int64_t>(us)});

@@ -109,7 +109,7 @@ class PeerReader::Batch final : public net::RailSink {
     std::array<net::Piece, 1> pieces;
   };
 
-  Batch(PeerReader& reader, Peer& peer) : reader_(reader), peer_(peer) {}
+  Batch(PeerReader& reader, Peer& peer, bool on_flash) : from_flash(on_flash), reader_(reader), peer_(peer) {}
   ~Batch() { Uncount(bytes_); }
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
@@ -118,11 +118,13 @@ class PeerReader::Batch final : public net::RailSink {
     bytes_ += bytes;
     reader_.landing_bytes_ += bytes;
     peer_.landing_bytes += bytes;
+    if (from_flash) peer_.landing_from_flash_bytes += bytes;
   }
   void Uncount(std::uint64_t bytes) {
     bytes_ -= bytes;
     reader_.landing_bytes_ -= bytes;
     peer_.landing_bytes -= bytes;
+    if (from_flash) peer_.landing_from_flash_bytes -= bytes;
     reader_.landed_.Pulse();
   }
 
@@ -142,6 +144,7 @@ class PeerReader::Batch final : public net::RailSink {
     item.status = status.ok() ? item.landing.Checked() : status;
   }
 
+  const bool from_flash;  // all of it: what lies in the peer's memory does not wait for that
   std::vector<Item> items;
   std::vector<std::size_t> blocks;  // in the fetch's order
   std::uint64_t asked_at_s = 0;
@@ -219,14 +222,20 @@ void PeerReader::End(const Fetch& fetch, std::size_t block, const Status& status
   transfer->done.Set();
 }
 
-bool PeerReader::Fits(const Peer& peer, std::uint64_t bytes) const {
-  return (peer.landing_bytes == 0 || peer.landing_bytes + bytes <= PeerReadLimits::kPeerBytes) &&
+bool PeerReader::Fits(const Batch& batch, const Peer& peer, std::uint64_t bytes) const {
+  const std::uint64_t from_flash = peer.landing_from_flash_bytes;
+  const std::uint64_t landing = batch.from_flash ? from_flash : peer.landing_bytes - from_flash;
+  // The peer keeps in memory what it has read for this member until it is sent.
+  const std::uint64_t most = batch.from_flash ? std::min(PeerReadLimits::kPeerFlashBytes,
+                                                         peer.room_bytes / PeerReadLimits::kMemoryShare)
+                                              : PeerReadLimits::kPeerBytes;
+  return (landing == 0 || landing + bytes <= most) &&
          (landing_bytes_ == 0 || landing_bytes_ + bytes <= memory_bytes_ / PeerReadLimits::kMemoryShare);
 }
 
 // The room is taken in the step that found it: of many who wait, all are woken together.
 Task<Status> PeerReader::TakeRoom(Batch& batch, const Peer& peer, std::uint64_t bytes, Instant deadline) {
-  while (!Fits(peer, bytes)) {
+  while (!Fits(batch, peer, bytes)) {
     const Status waited = co_await landed_.Wait(deadline);
     if (!waited.ok()) co_return Status(Code::kBusy, "read from a peer: enough is on its way already");
   }
@@ -247,7 +256,9 @@ Task<Status> PeerReader::Prepare(const Fetch& fetch, std::size_t* next, std::sha
       co_return Status(Code::kMiss, "read from a peer: the namespace was dropped meanwhile");
     const std::size_t block = fetch.blocks[*next];
     // What stands on another fetch's block begins a batch of its own.
-    if (!batch->blocks.empty() && batch->blocks.back() + 1 != block) break;
+    if (!batch->blocks.empty() &&
+        (batch->blocks.back() + 1 != block || run.FromFlash(block) != batch->from_flash))
+      break;
     const std::vector<GroupWanted> groups = GroupsOf(*entry, run, block);
     std::uint64_t bytes = 0;
     for (const GroupWanted& group : groups) {
@@ -259,7 +270,7 @@ Task<Status> PeerReader::Prepare(const Fetch& fetch, std::size_t* next, std::sha
                                   batch->items.size() + groups.size() > net::RailLimits::kBatchItems))
       break;
     // A batch that has something goes out with that.
-    if (!batch->items.empty() && !Fits(peer, bytes)) break;
+    if (!batch->items.empty() && !Fits(*batch, peer, bytes)) break;
     if (Status room = co_await TakeRoom(*batch, peer, bytes, room_until); !room.ok()) co_return room;
     for (const GroupWanted& group : groups) {
       if (group.body_bytes == 0) continue;
@@ -336,8 +347,7 @@ Task<void> PeerReader::Transport(std::shared_ptr<Batch> batch, std::uint64_t pee
   if (!worst.ok()) counters_.failed.Add();
   if (worst.ok() && batch->bytes() > 0) {
     counters_.batch_ns.Record(static_cast<std::uint64_t>(std::max<std::int64_t>(now.NsSince(began), 0)));
-    Peer::Blend(&peer.bytes_per_us, static_cast<double>(batch->bytes()) /
-                                        std::max<double>(1, static_cast<double>(now.UsSince(began))));
+    if (!batch->from_flash) peer.NoteLanded(batch->bytes(), began, now);
   }
   batch->done.Set();
   landed_.Pulse();
@@ -395,7 +405,8 @@ Task<void> PeerReader::FetchAll(Fetch fetch) {
     }
     if (failed.ok() && next < fetch.blocks.size() && !full && !early &&
         under_way.size() < PeerReadLimits::kBatches) {
-      auto batch = std::make_shared<Batch>(*this, parts_.peers.Of(fetch.run->peer));
+      auto batch = std::make_shared<Batch>(*this, parts_.peers.Of(fetch.run->peer),
+                                           fetch.run->FromFlash(fetch.blocks[next]));
       const std::size_t from = next;
       const Instant room_until = under_way.empty() ? fetch.deadline : parts_.clock.Now();
       const Status prepared = co_await Prepare(fetch, &next, batch, room_until);

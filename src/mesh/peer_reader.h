@@ -27,11 +27,14 @@ namespace cistern::mesh {
 
 struct PeerReadLimits {
   static constexpr std::uint64_t kBatchBytes = 512u << 10;
-  static constexpr std::size_t kBatches = 6;              // of one chain, asked for and not yet published
-  static constexpr std::size_t kStretch = 128;            // blocks of a chain that are begun in one step
-  static constexpr std::uint64_t kPeerBytes = 16u << 20;  // landing from one peer; one block always may
+  static constexpr std::size_t kBatches = 6;    // of one chain, asked for and not yet published
+  static constexpr std::size_t kStretch = 128;  // blocks of a chain that are begun in one step
+  // Landing from one peer, of what lies in its memory and of what it reads from its flash first: the one is
+  // what keeps a line busy, the other what keeps disks busy. One block always may.
+  static constexpr std::uint64_t kPeerBytes = 16u << 20, kPeerFlashBytes = 32u << 20;
   static constexpr std::int64_t kCatchUpUs = 50'000;  // for a drop that the peer has seen before this member
-  static constexpr std::uint64_t kMemoryShare = 32;   // of all peers together: memory / so much
+  // Of all peers together memory / so much; of what one reads from its flash no more than that of its own.
+  static constexpr std::uint64_t kMemoryShare = 8;
 };
 
 // What a member said that it holds of a chain: `count` blocks from `first` on.
@@ -44,8 +47,13 @@ struct PeerRun {
   std::size_t first = 0, count = 0;
   // Of each block of the run, the bytes in each group without a fixed size.
   std::vector<std::uint32_t> body_bytes;
+  std::vector<bool> on_flash;  // of each block of the run, as it said; none: all lie in its memory
   // Of each block of the run, if they are spare puts (store::SourceBlock::age). None: they are no such.
   std::vector<std::uint32_t> ages;
+
+  bool FromFlash(std::size_t block) const {
+    return block - first < on_flash.size() && on_flash[block - first];
+  }
 };
 
 class PeerReader final {
@@ -129,7 +137,7 @@ class PeerReader final {
   // Publishes what landed, or says why not.
   Task<Status> Publish(const Fetch& fetch, Batch& batch, std::size_t block);
   // Whether so much more may be on its way from the peer.
-  bool Fits(const Peer& peer, std::uint64_t bytes) const;
+  bool Fits(const Batch& batch, const Peer& peer, std::uint64_t bytes) const;
   // For the batch, once it fits. kBusy: it does not by the deadline.
   Task<Status> TakeRoom(Batch& batch, const Peer& peer, std::uint64_t bytes, Instant deadline);
   void End(const Fetch& fetch, std::size_t block, const Status& status);

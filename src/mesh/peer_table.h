@@ -18,14 +18,14 @@ namespace cistern::mesh {
 
 struct Peer {
   Breaker breaker;
-  std::uint32_t matches = 0;        // questions under way
-  std::uint64_t landing_bytes = 0;  // of blocks that were asked for and are not here
-  double answer_us = 100;           // of a match, lately
-  double bytes_per_us = 1'000;      // of blocks, lately
-  std::uint64_t room_bytes = 0;     // its memory; 0: it has not said so, and takes nothing
-  bool drains = false;              // it is on its way out of service
-  Role role = Role::kEngine;        // what it is for
-  bool greeted = false;             // it has said what room it has, in this start
+  std::uint32_t matches = 0;                   // questions under way
+  std::uint64_t landing_bytes = 0;             // of blocks that were asked for and are not here
+  std::uint64_t landing_from_flash_bytes = 0;  // of these, what it reads from its flash first
+  double answer_us = 100;                      // of a match, lately
+  std::uint64_t room_bytes = 0;                // its memory; 0: it has not said so, and takes nothing
+  bool drains = false;                         // it is on its way out of service
+  Role role = Role::kEngine;                   // what it is for
+  bool greeted = false;                        // it has said what room it has, in this start
 
   // What of a question's outcome is the peer's fault. A miss is not: an index is a hint; nor is a deadline
   // that left it no time.
@@ -43,6 +43,21 @@ struct Peer {
     }
   }
   static void Blend(double* average, double value) { *average += (value - *average) / 8; }
+
+  // A batch of what lay in its memory has landed whole. Beside others it takes longer: its time is that since
+  // the one before it landed.
+  void NoteLanded(std::uint64_t bytes, Instant asked, Instant now) {
+    const std::int64_t us = now.UsSince(std::max(asked, landed_at_));
+    landed_at_ = now;
+    Blend(&landed_bytes_, static_cast<double>(bytes));
+    Blend(&landed_us_, static_cast<double>(std::max<std::int64_t>(us, 1)));
+  }
+  // Of blocks in its memory, lately, all batches together.
+  double bytes_per_us() const { return landed_bytes_ / landed_us_; }
+
+ private:
+  double landed_bytes_ = 256'000, landed_us_ = 256;
+  Instant landed_at_;
 };
 
 class PeerTable final {
@@ -53,10 +68,13 @@ class PeerTable final {
   net::Bandwidth& bandwidth() { return bandwidth_; }
   const net::Bandwidth& bandwidth() const { return bandwidth_; }
   // At which its blocks would come.
-  double BytesPerUs(const Peer& peer) const { return std::min(peer.bytes_per_us, bandwidth_.bytes_per_us()); }
-  // After which the first of them would begin to.
+  double BytesPerUs(const Peer& peer) const {
+    return std::min(peer.bytes_per_us(), bandwidth_.bytes_per_us());
+  }
+  // After which the first of them would begin to. What it reads from its flash keeps none of them waiting.
   double QueueUs(const Peer& peer, Instant now) const {
-    return std::max(static_cast<double>(peer.landing_bytes) / BytesPerUs(peer),
+    const std::uint64_t ahead = peer.landing_bytes - peer.landing_from_flash_bytes;
+    return std::max(static_cast<double>(ahead) / BytesPerUs(peer),
                     static_cast<double>(bandwidth_.BeginAt(now).UsSince(now)));
   }
 

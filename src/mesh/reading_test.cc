@@ -11,6 +11,7 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr std::int64_t kSecond = 1'000'000;
+constexpr std::uint64_t kWindowBytes = 2u << 20;  // of room for what lands, where it is to be scarce
 
 class ReadingTest : public MeshTest {
  protected:
@@ -166,7 +167,15 @@ TEST_F(ReadingTest, WhatLiesOnAPeersFlashComesAsItIsReady) {
   EXPECT_LE(in_memory, 24u);
   ASSERT_TRUE(Told(0));
   EXPECT_EQ(node(0).feed->samples(), 13u);
+  // What it reads from its flash it keeps in memory until it is sent: of a small one it is asked for little.
+  node(1).peers.Of(node(0).process_number).room_bytes = 2u << 20;
+  std::uint64_t most = 0;
+  node(0).lie = [&](net::RailSource::Answer&) {
+    most = std::max(most, node(1).peers.Of(node(0).process_number).landing_from_flash_bytes);
+  };
   EXPECT_EQ(FindAndRead(1, 48), 48u);
+  EXPECT_GT(most, 0u);
+  EXPECT_LE(most, 256u << 10);
   for (std::uint64_t n = 1; n <= 48; ++n) EXPECT_TRUE(Exact(1, n, 64u << 10)) << n;
   EXPECT_EQ(node(0).store->occupancy().leases, 0u);
 }
@@ -512,7 +521,7 @@ TEST_F(ReadingTest, WhatLandsFromAPeerIsBounded) {
 // All who wait for room are woken together by what has landed.
 TEST_F(ReadingTest, P5WhatLandsForManyReadersOfAPeerIsBounded) {
   constexpr int kReaders = 24;
-  // A thirty-second of the memory is more than one peer's bound.
+  // The share of the memory is more than one peer's bound.
   StartNodes(2, Blocks(), {.headers = 20});
   std::vector<std::shared_ptr<const PeerRun>> runs;
   for (std::uint64_t n = 1; n <= std::uint64_t{kReaders}; ++n) Put(0, n, std::nullopt, 1u << 20);
@@ -533,6 +542,23 @@ TEST_F(ReadingTest, P5WhatLandsForManyReadersOfAPeerIsBounded) {
   EXPECT_GT(most, 2u << 20);
   EXPECT_LE(most, PeerReadLimits::kPeerBytes);
   loop->BlockOn(readers.Close());
+}
+
+// A batch takes as long as those beside it let it: the rate is that of all of them.
+TEST_F(ReadingTest, ExpectedTimeOfARunIsThatOfItsBatchesSideBySide) {
+  constexpr std::uint64_t kBlock = 1u << 20;
+  StartNodes(2, Blocks(), {.headers = 8});
+  PutAndTell(0, 32, kBlock);
+  ASSERT_EQ(FindAndRead(1, 32), 32u);
+  PutChain(0, 101, 132, kBlock);
+  ASSERT_TRUE(Told(0));
+  const PeerMatch match = Find(1, 101, 132);
+  ASSERT_NE(match.run, nullptr);
+  const Instant began = clock.Now();
+  ASSERT_EQ(Read(1, match).value_or(0), 32u);
+  const auto took_us = static_cast<double>(clock.Now().UsSince(began));
+  EXPECT_GT(static_cast<double>(match.runs.back().ready_in_us), 0.7 * took_us);
+  EXPECT_LT(static_cast<double>(match.runs.back().ready_in_us), 1.5 * took_us);
 }
 
 TEST_F(ReadingTest, WhatIsReadASecondIsBoundedAndWhatWouldBeLateIsNotAskedFor) {
@@ -754,6 +780,7 @@ TEST_F(ReadingTest, ChainOfMoreKeysThanAStepCopiesIsMatchedWhole) {
 // A thirty-second of memory is room for 20 of their blocks: two windows' worth is not.
 TEST_F(ReadingTest, WindowsOfAChainThatAreReadBesideEachOtherDoNotWaitForEachOthersRoom) {
   StartNodes(2);
+  node(1).reader->SetMemory(PeerReadLimits::kMemoryShare * kWindowBytes);
   PutChain(0, 1, 60, 100'000);
   ASSERT_TRUE(RunUntil([&] { return BlocksOf(Find(1, 1, 60)) == 60; }));
   const PeerMatch match = Find(1, 1, 60);
@@ -773,6 +800,7 @@ TEST_F(ReadingTest, WindowsOfAChainThatAreReadBesideEachOtherDoNotWaitForEachOth
 
 TEST_F(ReadingTest, WindowThatFailedIsFetchedAnewThoughTheNextOneHasTheRoom) {
   StartNodes(2);
+  node(1).reader->SetMemory(PeerReadLimits::kMemoryShare * kWindowBytes);
   PutChain(0, 1, 60, 100'000);
   ASSERT_TRUE(RunUntil([&] { return BlocksOf(Find(1, 1, 60)) == 60; }));
   const PeerMatch match = Find(1, 1, 60);
@@ -804,6 +832,7 @@ TEST_F(ReadingTest, WindowThatFailedIsFetchedAnewThoughTheNextOneHasTheRoom) {
 
 TEST_F(ReadingTest, WindowsUnderWayFromAPeerThatDiesEndLongBeforeTheirDeadline) {
   StartNodes(2);
+  node(1).reader->SetMemory(PeerReadLimits::kMemoryShare * kWindowBytes);
   PutChain(0, 1, 100, 100'000);
   ASSERT_TRUE(RunUntil([&] { return BlocksOf(Find(1, 1, 100)) == 100; }));
   const PeerMatch match = Find(1, 1, 100);

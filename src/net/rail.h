@@ -38,7 +38,7 @@ struct RailLimits {
   static constexpr std::size_t kQuestionBytes = 1024;  // of an item
   static constexpr std::size_t kHeadBytes = 16u << 10;
   static constexpr std::uint64_t kBodyBytes = 1ull << 30;
-  static constexpr std::size_t kBatches = 8;  // asked and not yet answered
+  static constexpr std::size_t kBatches = 16;  // asked and not yet answered
 };
 
 // What receives the items of one batch.
@@ -139,7 +139,7 @@ class RailReader final {
   void Land(Batch& batch, const Flying& landed, ConstPiece bytes);
   Task<Status> Judge(RailBatchHead head);
   void EndItems(Batch& batch, std::span<const std::byte> whole);
-  Task<Status> Answer(Batch& batch);
+  Task<Status> Answer(std::shared_ptr<Batch> answered);
   Task<Status> ReceiveItem(Batch& batch, std::uint32_t item);
   Task<Status> ReceiveBody(Batch& batch, std::uint32_t item, std::span<const Piece> into,
                            std::uint64_t bytes);
@@ -154,9 +154,9 @@ class RailReader final {
 
   std::unique_ptr<Stream> stream_;
   Fabric* const fabric_;
-  std::deque<std::shared_ptr<Batch>> batches_;  // in the order of their questions
-  std::vector<std::shared_ptr<Batch>> parked_;  // answered, but for their bodies
-  std::vector<std::byte> fabric_name_;          // the other side's; empty: it has none for us
+  std::vector<std::shared_ptr<Batch>> batches_;  // asked and not yet answered
+  std::vector<std::shared_ptr<Batch>> parked_;   // answered, but for their bodies
+  std::vector<std::byte> fabric_name_;           // the other side's; empty: it has none for us
   std::shared_ptr<Way> way_;
   Instant fabric_again_;
   std::int64_t rest_us_ = kRestUs;

@@ -32,6 +32,9 @@ struct RailBatchHead {
   static constexpr std::uint32_t kPlaced = 0x50525443;   // "CTRP": questions; bodies may stay where they are
   static constexpr std::uint32_t kTaken = 0x54525443;    // "CTRT"
   static constexpr std::uint32_t kVerdict = 0x56525443;  // "CTRV"
+  // In the id of a question batch: its reader takes answers to such batches in whatever order. An earlier
+  // release's server gives the id back as any other, and answers in the order of the questions.
+  static constexpr std::uint64_t kAnyOrder = std::uint64_t{1} << 63;
   static constexpr std::uint64_t kNothing = ~std::uint64_t{0};  // in what was taken: no bytes are to be sent
 
   std::uint32_t magic = 0;

@@ -53,7 +53,7 @@ Task<Status> RailReader::Read(std::span<const ConstPiece> questions, RailSink& s
   RailBatchHead head;
   head.magic = way_ == nullptr ? RailBatchHead::kQuestions : RailBatchHead::kPlaced;
   head.items = static_cast<std::uint32_t>(questions.size());
-  head.id = ++last_id_;
+  head.id = RailBatchHead::kAnyOrder | ++last_id_;
   head.remaining_us = static_cast<std::uint32_t>(std::min<std::int64_t>(left_us, 60'000'000));
   for (const ConstPiece& question : questions) {
     if (question.size() > RailLimits::kQuestionBytes)
@@ -124,12 +124,12 @@ Task<void> RailReader::Run() {
       status = co_await Judge(head);
       continue;
     }
-    if (batches_.empty() || head.magic != RailBatchHead::kAnswers || head.id != batches_.front()->id ||
-        head.items != batches_.front()->items) {
+    const auto at = std::ranges::find(batches_, head.id, [](const auto& batch) { return batch->id; });
+    if (at == batches_.end() || head.magic != RailBatchHead::kAnswers || head.items != (*at)->items) {
       status = Status(Code::kGone, Text(stream_->peer(), ": answered what was not asked"));
       break;
     }
-    status = co_await Answer(*batches_.front());
+    status = co_await Answer(*at);
   }
   broken_ = std::move(status);
   stream_->Close();
@@ -137,27 +137,26 @@ Task<void> RailReader::Run() {
   for (const std::shared_ptr<Batch>& batch : std::exchange(parked_, {})) GiveUp(*batch, broken_);
 }
 
-Task<Status> RailReader::Answer(Batch& batch) {
+Task<Status> RailReader::Answer(std::shared_ptr<Batch> answered) {
+  Batch& batch = *answered;
   batch.answering = true;
   batch.outcome.resize(batch.items);
   for (std::uint32_t item = 0; item < batch.items; ++item) {
     if (Status status = co_await ReceiveItem(batch, item); !status.ok()) co_return status;
   }
   if (!batch.placed.empty()) {
-    const std::shared_ptr<Batch> parked = std::move(batches_.front());
-    batches_.pop_front();
-    parked_.push_back(parked);
+    std::erase(batches_, answered);
+    parked_.push_back(answered);
     batch.answering = false;
     // Who waits for it looked at the deadline no more.
     if (executor().Now() >= batch.deadline) GiveUp(batch, Late());
-    fetches_.Spawn(Fetch(parked));
+    fetches_.Spawn(Fetch(std::move(answered)));
     co_return Status();
   }
   std::array<std::byte, RailLimits::kBatchItems> whole;
   if (Status status = co_await Take(&batch, std::span(whole).first(batch.items)); !status.ok())
     co_return status;
-  const std::shared_ptr<Batch> ended = std::move(batches_.front());
-  batches_.pop_front();
+  std::erase(batches_, answered);
   EndItems(batch, whole);
   co_return Status();
 }

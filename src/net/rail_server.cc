@@ -55,8 +55,8 @@ class RailServer final {
       : stream_(stream), source_(source), fabric_(fabric), bandwidth_(bandwidth) {}
   Executor& executor() { return stream_.executor(); }
 
-  // What is asked is looked for while earlier answers are on their way: what has to be fetched for it is
-  // under way when its turn comes.
+  // What is asked is looked for while other answers are on their way. A batch of which something has to be
+  // fetched first keeps no other waiting, unless its answer has begun.
   Task<Status> Serve() {
     Task<void> answering = AnswerAll();
     co_await TakeAll();
@@ -74,6 +74,12 @@ class RailServer final {
     Instant deadline;
     std::vector<ConstPiece> questions;  // in `bytes`
     std::vector<Task<RailSource::Answer>> findings;
+    std::size_t sought = 0;  // of these, that go on
+
+    bool any_order() const {
+      return (head.id & RailBatchHead::kAnyOrder) != 0 || head.magic == RailBatchHead::kHello;
+    }
+    bool begun() const { return sought == 0 || findings.front().done(); }
   };
   // A batch of which the reader fetches bodies itself.
   struct Parked {
@@ -96,8 +102,8 @@ class RailServer final {
     for (;;) {
       // A reader has no more outstanding.
       while (said_.size() >= RailLimits::kBatches) co_await changed_.Wait();
-      Said said;
-      const Result<bool> more = co_await TakeOne(said);
+      auto said = std::make_unique<Said>();
+      const Result<bool> more = co_await TakeOne(*said);
       if (!more) Fail(more.error());
       if (!more || !*more) co_return;
       said_.push_back(std::move(said));
@@ -141,7 +147,7 @@ class RailServer final {
       if (!in.ok() || size > RailLimits::kQuestionBytes) return false;
     }
     if (!in.done()) return false;
-    for (const ConstPiece question : said.questions) said.findings.push_back(Find(question, said.deadline));
+    for (const ConstPiece question : said.questions) said.findings.push_back(Seek(said, question));
     return true;
   }
   // false: the reader closed before the first byte.
@@ -156,19 +162,33 @@ class RailServer final {
     co_return true;
   }
 
-  // In the order in which it was said, until all is answered and no more comes. Where the stream is closed
-  // an answer fails at once, and its source is told.
+  // What is answered next: of what was found whole the first, else of what was found in part. A reader of an
+  // earlier release knows its answers by their order. Null: nothing has been found yet.
+  Said* Next() const {
+    if (!said_.empty() && !said_.front()->any_order()) return said_.front().get();
+    Said* begun = nullptr;
+    for (const std::unique_ptr<Said>& said : said_) {
+      if (!said->any_order()) break;
+      if (said->sought == 0) return said.get();
+      if (begun == nullptr && said->begun()) begun = said.get();
+    }
+    return begun;
+  }
+
+  // Until all is answered and no more comes. Where the stream is closed an answer fails at once, and its
+  // source is told.
   Task<void> AnswerAll() {
     for (;;) {
-      if (said_.empty()) {
-        if (all_taken_) co_return;
+      Said* const next = Next();
+      if (next == nullptr) {
+        if (said_.empty() && all_taken_) co_return;
         Instant until = Instant::Never();
         for (const Parked& parked : parked_) until = std::min(until, parked.until);
         (void)co_await changed_.Wait(until);
         std::erase_if(parked_, [&](const Parked& parked) { return parked.until <= executor().Now(); });
         continue;
       }
-      Said& said = said_.front();
+      Said& said = *next;
       Status status;
       switch (said.head.magic) {
         case RailBatchHead::kTaken: status = co_await Judge(said); break;
@@ -176,7 +196,7 @@ class RailServer final {
         default: status = co_await Answer(said); break;
       }
       if (!status.ok()) Fail(std::move(status));
-      said_.pop_front();
+      std::erase_if(said_, [next](const std::unique_ptr<Said>& one) { return one.get() == next; });
       changed_.Pulse();
     }
   }
@@ -340,6 +360,13 @@ class RailServer final {
     if (Late(deadline)) co_return TooLate();
     co_return co_await source_.Find(question, deadline);
   }
+  Task<RailSource::Answer> Seek(Said& said, ConstPiece question) {
+    ++said.sought;
+    RailSource::Answer found = co_await Find(question, said.deadline);
+    --said.sought;
+    changed_.Pulse();
+    co_return found;
+  }
   // What was found while others were answered: a record in memory, which nobody keeps there, may have given
   // way, and the bound may leave no time for it.
   Task<RailSource::Answer> AtItsTurn(Task<RailSource::Answer> finding, ConstPiece question,
@@ -375,9 +402,9 @@ class RailServer final {
   RailSource& source_;
   const Fabric* const fabric_;
   Bandwidth* const bandwidth_;
-  std::deque<Said> said_;  // in order; what is answered now is its first
+  std::deque<std::unique_ptr<Said>> said_;  // in order, what is answered now among them
   std::vector<Parked> parked_;
-  Event changed_;  // of said_
+  Event changed_;  // of said_, or of what was found
   bool all_taken_ = false;
   Status failed_;
 };

@@ -252,11 +252,25 @@ TEST_F(RailTest, PastItsDeadlineABatchEndsUntouchedAndTheNextOneIsWhole) {
   EXPECT_TRUE(later.bodies[1] == source_.blocks[4]);
 }
 
-TEST_F(RailTest, ABatchThatWaitsBehindAnotherEndsAtItsOwnDeadline) {
+TEST_F(RailTest, ABatchThatIsReadyDoesNotWaitForOneThatIsNot) {
+  source_.waits_for = 5;
+  TestSink slow, half, ready;
+  auto first = Read({5, 4}, slow, pair_.After(1'000'000));
+  auto second = Read({3, 4}, ready, pair_.After(1'000'000));
+  EXPECT_EQ(pair_.loop->BlockOn(std::move(second)).ToString(), "ok");
+  EXPECT_TRUE(ready.bodies[1] == source_.blocks[4]);
+  EXPECT_TRUE(slow.ends.empty());
+  EXPECT_EQ(ReadNow({1, 2, 3}, half).ToString(), "ok");
+  source_.let_go.Set();
+  EXPECT_EQ(pair_.loop->BlockOn(std::move(first)).ToString(), "ok");
+  EXPECT_TRUE(slow.bodies[0] == source_.blocks[5]);
+}
+
+TEST_F(RailTest, ABatchEndsAtItsOwnDeadlineAndNotAtThatOfOneBeforeIt) {
   source_.waits_for = 5;
   TestSink first, second;
   auto slow = Read({5}, first, pair_.After(1'000'000));
-  EXPECT_EQ(pair_.loop->BlockOn(Read({3}, second, pair_.After(1'000))).code(), Code::kTooLate);
+  EXPECT_EQ(pair_.loop->BlockOn(Read({5}, second, pair_.After(1'000))).code(), Code::kTooLate);
   EXPECT_EQ(second.ends[0].code(), Code::kTooLate);
   source_.let_go.Set();
   EXPECT_TRUE(pair_.loop->BlockOn(std::move(slow)).ok());
@@ -286,6 +300,48 @@ TEST_F(RailTest, LimitsOfABatchAreNamedAndNothingIsAsked) {
   EXPECT_EQ(pair_.loop->BlockOn(reader_->Read({&piece, 1}, sink, pair_.After(1'000))).code(), Code::kInvalid);
   EXPECT_EQ(reader_->outstanding(), 0u);
   EXPECT_TRUE(sink.ends.empty());
+}
+
+// ---- a peer of an earlier release
+
+TEST(EarlierRailReader, IsAnsweredInTheOrderOfItsQuestions) {
+  TestPair pair;
+  TestSource source(pair.executor());
+  source.blocks[1] = source.blocks[2] = std::vector<std::byte>(10);
+  source.waits_for = 1;
+  auto serving = ServeRail(*pair.far, source);
+  std::vector<std::byte> asked;
+  for (const std::uint64_t number : {1, 2}) {
+    const std::size_t at = asked.size();
+    asked.resize(at + RailBatchHead::kBytes);
+    RailBatchHead head;
+    head.magic = RailBatchHead::kQuestions;
+    head.items = 1;
+    head.id = number;
+    head.bytes = 2 + sizeof(number);
+    head.remaining_us = 1'000'000;
+    head.Store(asked.data() + at);
+    Encoder out(asked);
+    out.U16(sizeof(number));
+    out.U64(number);
+  }
+  EXPECT_TRUE(pair.loop->BlockOn(SendAll(pair.executor(), *pair.near, asked, pair.After(1'000'000))).ok());
+  static_cast<io::SimulatedLoop&>(*pair.loop).RunUntilIdle();
+  source.let_go.Set();
+  const std::size_t answer_bytes =
+      RailBatchHead::kBytes + RailItemHead::kBytes + sizeof(std::uint64_t) + 10 + 1;
+  for (const std::uint64_t number : {1, 2}) {
+    std::vector<std::byte> answer(answer_bytes);
+    for (std::size_t at = 0; at < answer.size();) {
+      const Piece rest = std::span(answer).subspan(at);
+      const auto received = pair.loop->BlockOn(pair.near->Receive({&rest, 1}, pair.After(1'000'000)));
+      ASSERT_TRUE(received.has_value() && *received > 0);
+      at += *received;
+    }
+    EXPECT_EQ(RailBatchHead::Load(answer.data()).id, number);
+  }
+  pair.near->Close();
+  EXPECT_TRUE(pair.loop->BlockOn(std::move(serving)).ok());
 }
 
 // ---- a peer that lies
@@ -319,23 +375,24 @@ class LyingPeerTest : public ::testing::Test {
     return status;
   }
   static constexpr std::uint32_t kAnswers = RailBatchHead::kAnswers;
+  static constexpr std::uint64_t kFirst = RailBatchHead::kAnyOrder + 1;  // a reader's id
 };
 
 TEST_F(LyingPeerTest, AnswersThatNobodyAskedForEndTheRail) {
   const RailItemHead none{.code = static_cast<std::uint8_t>(Code::kMiss)};
-  std::vector<std::byte> good = Heads(kAnswers, 1, 1, none);
+  std::vector<std::byte> good = Heads(kAnswers, 1, kFirst, none);
   good.push_back(std::byte{0});
   EXPECT_TRUE(Answered(good).ok());
-  EXPECT_EQ(Answered(Heads(RailBatchHead::kQuestions, 1, 1, none)).code(), Code::kGone);
-  EXPECT_EQ(Answered(Heads(kAnswers, 2, 1, none)).code(), Code::kGone);
-  EXPECT_EQ(Answered(Heads(kAnswers, 1, 2, none)).code(), Code::kGone);
-  EXPECT_EQ(Answered(Heads(kAnswers, 1, 1, {.code = 200})).code(), Code::kGone);
-  EXPECT_EQ(Answered(Heads(kAnswers, 1, 1, {.code = 1, .body_bytes = 1})).code(), Code::kGone);
-  EXPECT_EQ(Answered(Heads(kAnswers, 1, 1, {.head_bytes = 1u << 20})).code(), Code::kGone);
-  EXPECT_EQ(Answered(Heads(kAnswers, 1, 1, {.body_bytes = 1ull << 40})).code(), Code::kGone);
-  EXPECT_EQ(Answered(Heads(kAnswers, 1, 1, {.placed = 1})).code(), Code::kGone) << "there is no fabric";
-  EXPECT_EQ(Answered(Heads(RailBatchHead::kVerdict, 1, 1, none)).code(), Code::kGone);
-  EXPECT_EQ(Answered(Heads(RailBatchHead::kFabric, 1, 1, none)).code(), Code::kGone);
+  EXPECT_EQ(Answered(Heads(RailBatchHead::kQuestions, 1, kFirst, none)).code(), Code::kGone);
+  EXPECT_EQ(Answered(Heads(kAnswers, 2, kFirst, none)).code(), Code::kGone);
+  EXPECT_EQ(Answered(Heads(kAnswers, 1, kFirst + 1, none)).code(), Code::kGone);
+  EXPECT_EQ(Answered(Heads(kAnswers, 1, kFirst, {.code = 200})).code(), Code::kGone);
+  EXPECT_EQ(Answered(Heads(kAnswers, 1, kFirst, {.code = 1, .body_bytes = 1})).code(), Code::kGone);
+  EXPECT_EQ(Answered(Heads(kAnswers, 1, kFirst, {.head_bytes = 1u << 20})).code(), Code::kGone);
+  EXPECT_EQ(Answered(Heads(kAnswers, 1, kFirst, {.body_bytes = 1ull << 40})).code(), Code::kGone);
+  EXPECT_EQ(Answered(Heads(kAnswers, 1, kFirst, {.placed = 1})).code(), Code::kGone) << "there is no fabric";
+  EXPECT_EQ(Answered(Heads(RailBatchHead::kVerdict, 1, kFirst, none)).code(), Code::kGone);
+  EXPECT_EQ(Answered(Heads(RailBatchHead::kFabric, 1, kFirst, none)).code(), Code::kGone);
 }
 
 TEST_F(LyingPeerTest, QuestionsThatAreNoneEndTheServersSide) {

@@ -151,7 +151,7 @@ server::ReportPage MembersPage(const mesh::Member& member, const mesh::Sharing& 
         {"samples", self ? sharing.feed().samples() : sharing.streams().SamplesOf(value.process_number)},
         {"asked", peer == nullptr || !peer->breaker.open()},
         {"answer_us", peer == nullptr ? json::value() : json::value(peer->answer_us)},
-        {"bytes_per_us", peer == nullptr ? json::value() : json::value(peer->bytes_per_us)},
+        {"bytes_per_us", peer == nullptr ? json::value() : json::value(peer->bytes_per_us())},
         {"landing_bytes", peer == nullptr ? 0 : peer->landing_bytes}};
     std::string text = json::serialize(one);
     if (!page.text.empty() && page.text.size() + 1 + text.size() > kPageBytes) {

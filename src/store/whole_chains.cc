@@ -67,8 +67,8 @@ bool WholeChains::Due(const catalog::Forest::Copy& copy) const {
   const policy::Order& order = residents_.order();
   if (copy.in_memory && !order_.taken && context_.forest.record(copy.record).is(catalog::Record::kTaken))
     return false;
-  if (order_.cooled && (!copy.in_memory || !order.Contains(copy.record) ||
-                        !residents_.cooling().Cooled(order, copy.record)))
+  if (order_.cooled &&
+      (!copy.in_memory || !order.Contains(copy.record) || !residents_.cooling().Cooled(order, copy.record)))
     return false;
   const std::uint64_t most = kHelpings[helping_];
   return most == ~std::uint64_t{0} || AgeOf(copy) <= residents_.order().size() * most / 4;

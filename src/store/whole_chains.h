@@ -43,7 +43,7 @@ struct WalkOrder {
   std::vector<bool> wanted;  // by slot, whether blocks of the namespace in it come at all
   bool lower_tier = false;   // and what lies there alone
   Instant deadline;          // of fetches from there
-  bool cooled = false;  // chains whose last block has cooled (BlockStore::TakeCooled)
+  bool cooled = false;       // chains whose last block has cooled (BlockStore::TakeCooled)
   // Chains whose last block came or was used since another such walk began (residency::FreshRecords).
   bool fresh = false;
   bool taken = true;  // also those whose last block another node handed over, and nobody has used here
