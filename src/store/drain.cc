@@ -2,14 +2,17 @@
 #include "store/drain.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace cistern::store {
 namespace {
 
 // Between two looks at what is waited for.
 constexpr std::int64_t kRestUs = 50'000;
-// A lower tier that has taken nothing for so long takes no more.
-constexpr std::int64_t kStalledUs = 5'000'000;
+// A lower tier that has taken nothing in so many looks takes no more. Half a minute has room for the transfers of
+// a batch one after the other, each as long as flash lets a device be at one; of time in which the node stood or
+// hardly ran it has but few looks.
+constexpr int kStalledLooks = 600;
 // Rounds after which memory alone has no less than before: the lower tier gives up as much as it takes.
 constexpr int kInVain = 2;
 
@@ -117,15 +120,11 @@ Task<void> Drain::WriteDown(std::uint64_t number, Instant deadline) {
       least = std::min(least, counted_);
       co_await LookAtAll(Look::kQueue, number, deadline);
       std::uint64_t written = context_.counters.written_down.value();
-      Instant moved = context_.clock.Now();
-      while (GoesOn(number, deadline) && !write_back_.idle()) {
+      for (int looks = 0; GoesOn(number, deadline) && !write_back_.idle();) {
         co_await Rest(deadline);
-        if (context_.counters.written_down.value() != written) {
-          written = context_.counters.written_down.value();
-          moved = context_.clock.Now();
-        } else if (context_.clock.Now() >= moved.PlusUs(kStalledUs)) {
-          co_return;
-        }
+        const std::uint64_t before = std::exchange(written, context_.counters.written_down.value());
+        looks = written == before ? looks + 1 : 0;
+        if (looks == kStalledLooks) co_return;
       }
     }
     co_await CountAlone(number, deadline);

@@ -66,6 +66,11 @@ class DrainTest : public store::BlockStoreTest {
     for (int i = 0; i < 30'000 && !ended; ++i) Step();
     ASSERT_TRUE(ended.has_value());
   }
+  void DelayWrites(std::uint64_t us) {
+    t->disk.set_faults([us](const io::IoRequest& request, const std::string&) {
+      return request.kind == io::IoRequest::Kind::kWrite ? io::Fault{io::FaultKind::kDelay, us} : io::Fault{};
+    });
+  }
   const Drain& drain() { return t->store->drain(); }
   std::uint64_t Gets(std::uint64_t first, std::uint64_t end) {
     std::uint64_t exact = 0;
@@ -184,6 +189,31 @@ TEST_F(DrainTest, FlashThatIsTooSmallTakesWhatItCanAndTheRestIsCounted) {
   EXPECT_FALSE(drain().complete());
   EXPECT_GT(drain().alone(), 0u);
   EXPECT_GT(t->store->counters().written_down.value(), 0u);
+}
+
+// A device has ten seconds for a transfer before it is taken out, and a host that does much else may need
+// most of them.
+TEST_F(DrainTest, WriteThatTakesAsLongAsADeviceMayTakeIsWaitedFor) {
+  Start();
+  PutChain(0, 9, kBytes);
+  DelayWrites(9'000'000);
+  Begin(true, 10 * kMinuteUs);
+  Await();
+  EXPECT_TRUE(drain().complete());
+  EXPECT_EQ(drain().alone(), 0u);
+}
+
+// As where its process or its host is stopped.
+TEST_F(DrainTest, TimeInWhichTheNodeStoodIsNotFlashes) {
+  Start();
+  PutChain(0, 9, kBytes);
+  DelayWrites(1'000'000);
+  Begin(true, 10 * kMinuteUs);
+  for (int i = 0; i < 50; ++i) Step();
+  ASSERT_EQ(t->store->counters().written_down.value(), 0u);
+  t->clock.AdvanceUs(kMinuteUs);
+  Await();
+  EXPECT_TRUE(drain().complete());
 }
 
 TEST_F(DrainTest, WithoutFlashMemoryAloneHasItAndTheCountSaysSo) {
