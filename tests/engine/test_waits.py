@@ -20,12 +20,13 @@ from scheduler_side import SIZE, Clock, Listener, OneConnection, OneRequest, add
 
 import cistern.engine.coordinator as coordinator_module
 import cistern.engine.node as node_module
-from cistern import Hints, Store, Transfers
+from cistern import Chain, Hints, Store, Transfers
 from cistern.engine import options
 from cistern.engine.adapters import Adapters
 from cistern.engine.connection import Connection
 from cistern.engine.coordinator import Coordinator
 from cistern.engine.facts import ConfigurationError
+from cistern.engine.matches import Match, Matches
 from cistern.engine.orders import LoadReport, RankReport, SaveReport
 from cistern.engine.request import Adapter
 from cistern.engine.session import GroupShape, SessionSpec
@@ -530,3 +531,38 @@ def test_declined_hits_counted_and_probed(connection: OneConnection) -> None:
         assert side.match(f"x{number}", 0) == answers[-1]  # asked again: answered, and counted, the same
     assert answers.count((3 * SIZE, True)) == 1 and answers.count((0, False)) == 7
     assert side.stats.total["declined"] == 8 and side.stats.total["probes"] == 1
+
+
+def test_dropped_namespace_is_attached_anew(node: Node) -> None:
+    """Somebody else dropped it: an operator, a neighbour's reset, or the cell whose history is another one. The calls
+    of who had attached it miss from then on."""
+    spec = SessionSpec(
+        1, str(node.socket), "default", None, ((("name", "dropped"),),), (GroupShape("g", "full", 0, (64,)),), SIZE,
+        False, "", "",
+    )
+    connection = Connection(logging.getLogger("test.cistern"))
+    key = [bytes(32)]
+
+    def blocks() -> int:
+        """By the session that stands, as a request asks."""
+        session = connection.session
+        if session is None:
+            return -1
+        asked = Match()
+        matches = Matches(connection, WATCHDOG_S, lambda said: None)
+        matches.begin(asked, session, 0, Chain(key))
+        until(lambda: matches.answered(asked, session))
+        return asked.found
+
+    try:
+        connection.open(spec)
+        first = connection.wait_session(1, WATCHDOG_S)
+        assert first is not None
+        with Store.connect(node.socket) as other:
+            theirs = other.attach(spec.namespace_spec(0))
+            theirs, _ = other.drop_namespace(theirs)
+            other.write(theirs, key, [bytes(64)])
+        until(lambda: blocks() == 1)
+        assert connection.session is not first
+    finally:
+        connection.close()

@@ -74,7 +74,7 @@ class Connection:
             self._wake.notify_all()
 
     def lose(self, session: Session) -> None:
-        """Says that a call found this session gone."""
+        """Says that a call found this session gone, or one of its namespaces dropped."""
         with self._wake:
             if self.session is session:
                 self.session = None

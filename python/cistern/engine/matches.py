@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from .. import Chain, Error, Gone, Hints, MatchRun, PendingMatch
+from .. import Chain, Error, Gone, Hints, MatchRun, Missed, PendingMatch
 from .connection import Connection
 from .session import Session
 
@@ -98,7 +98,8 @@ class Matches:
 
     def _failed(self, match: Match, session: Session, error: Error | None) -> None:
         match.pending, match.found, match.runs, match.told = None, 0, (), False
-        if isinstance(error, Gone):
+        # Missed: somebody dropped the namespace, which the next session attaches anew.
+        if isinstance(error, (Gone, Missed)):
             self._connection.lose(session)
             return
         self._quiet_until = time.monotonic() + QUIET_S
