@@ -53,7 +53,9 @@ def test_a_process_ends_with_work_in_flight(how: str, way: str, node: Node, dire
         "embedded": "store = cistern.Store.open(memory_bytes=64 << 20, memory_dir=sys.argv[2])",
     }[way]
     ended = run(f"{PRELUDE}\n{opened}\n{ENDS[how]}", node.socket, str(directory / "embedded"))
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    # A node in the process says which calls took long, as on a loaded host.
+    said = [line for line in ended.stderr.splitlines() if " warning slow: " not in line]
+    assert (ended.returncode, ended.stdout, said) == (0, "", [])
 
 
 DAEMONS = """

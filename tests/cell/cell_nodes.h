@@ -80,6 +80,9 @@ class CellNodes : public testing::Test {
     }
     ASSERT_TRUE(node.daemon) << why;
     Connect(node);
+    // Where joining takes long, clients come in before, and what they attached it then discards.
+    Until([&] { return Joined(node); });
+    node.ns = AttachBlocks(*node.store);
   }
   void Connect(CellNode& node) {
     Result<Store> store = node.daemon->Connect();
@@ -92,6 +95,7 @@ class CellNodes : public testing::Test {
     ComeTogether();
   }
   std::string Says(CellNode& node) { return node.store->StatusJson(60 * kSecond).value_or(""); }
+  bool Joined(CellNode& node) { return Says(node).find("\"joined\":true") != std::string::npos; }
   // Each has joined and is connected to both others.
   void ComeTogether() {
     for (CellNode& node : nodes_) {
