@@ -739,10 +739,13 @@ void Node::Core::NoteLoss() {
 
 void Node::Core::NoteLingering(Instant now) {
   if (options_.linger_us == 0 || !options_.on_ends) return;
-  if (parts_->server->counters().sessions > 0) {
+  if (!parts_->server->empty()) {
     alone_since_ = now;
   } else if (now.UsSince(alone_since_) >= static_cast<std::int64_t>(options_.linger_us)) {
     log_->Log(LogLevel::kInfo, "node ends: no client for ", DurationText(options_.linger_us));
+    // In this step: the end comes when another thread has its turn, and who came in until then would have a node
+    // that goes.
+    parts_->server->CloseDoor();
     EndItself(Status());
   }
 }

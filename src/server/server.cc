@@ -106,14 +106,18 @@ void Server::ReleaseAtOnce(std::uint64_t session, std::uint64_t lease) {
   sessions_->ReleaseAtOnce(session, lease);
 }
 
+bool Server::empty() const { return sessions_->empty(); }
+
 void Server::Tick() { sessions_->Tick(); }
 
 Executor& Server::executor() const { return sessions_->executor(); }
 
 const Engines& Server::engines() const { return sessions_->engines(); }
 
+void Server::CloseDoor() { handshakes_->Close(); }
+
 Task<void> Server::Drain(Instant deadline) {
-  handshakes_->Close();
+  CloseDoor();
   co_await sessions_->Drain(deadline);
 }
 

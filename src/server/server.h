@@ -57,7 +57,10 @@ class Server final {
                                              std::int64_t lease_us, std::span<wire::ViewItem> views);
   void ReleaseAtOnce(std::uint64_t session, std::uint64_t lease);
 
-  // Lets nobody in any more, answers new calls kGone, waits for those in flight until `deadline`, then ends
+  // Lets nobody in any more; who is in goes on.
+  void CloseDoor();
+
+  // Closes the door, answers new calls kGone, waits for those in flight until `deadline`, then ends
   // every session and removes the socket file. The store's tasks for calls that were still in flight are
   // waited for in any case: they end when no mover holds a session's bytes.
   Task<void> Drain(Instant deadline);
@@ -69,6 +72,8 @@ class Server final {
   // For its tasks.
   Executor& executor() const;
   const ServerCounters& counters() const { return counters_; }
+  // Nobody is in, nor on the way in once it has said hello.
+  bool empty() const;
   const CallTimes& times() const { return times_; }
   const Engines& engines() const;
   const std::string& socket() const { return socket_; }

@@ -152,6 +152,22 @@ TEST(Hello, R13SilentConnectionsKeepNobodyOutAndTheOldestGoesFirst) {
   EXPECT_FALSE(silent.back().HungUp());
 }
 
+// A session is made in many turns, in any of which a node may look whether it has clients.
+TEST(Hello, WhoSaidItIsMissedNeitherBeforeItsSessionStandsNorAfter) {
+  TestServer server;
+  EXPECT_TRUE(server.server->empty());
+  RawClient client(server);
+  client.Send(RawClient::NewHello());
+  server.Until([&] { return !server.server->empty(); });
+  EXPECT_EQ(server.counters().sessions, 0u);
+  server.Until([&] { return server.counters().sessions > 0 || server.server->empty(); });
+  EXPECT_EQ(server.counters().sessions, 1u);
+  client.TakeWelcome();
+  EXPECT_FALSE(server.server->empty());
+  client.HangUp();
+  server.Until([&] { return server.server->empty(); });
+}
+
 TEST(Hello, PastTheLimitOfSessionsTheAnswerIsBusy) {
   TestServer server({.max_sessions = 2});
   RawClient first = RawClient::In(server), second = RawClient::In(server);

@@ -57,6 +57,8 @@ class Sessions final : private io::Poller, private Work {
   void Tick();
 
   std::size_t size() const { return sessions_.size(); }
+  // Nor is one being made.
+  bool empty() const { return sessions_.empty() && making_ == 0; }
   const Engines& engines() const { return engines_; }
   Executor& executor() const { return loop_.executor(); }
 

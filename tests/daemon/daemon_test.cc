@@ -128,6 +128,17 @@ TEST(Daemon, ANodeThatLingersServesWhileItHasAClientAndThenEnds) {
   std::filesystem::remove_all(directory);
 }
 
+// Who came in after that would be sent away at once, with what it had begun.
+TEST(Daemon, ANodeThatEndsForWantOfClientsLetsNobodyInAnyMore) {
+  std::atomic<bool> ends = false;
+  RealNode node(64u << 20, [&ends](node::NodeOptions& options) {
+    options.linger_us = 1;
+    options.on_ends = [&ends](const Status&) { ends = true; };
+  });
+  Until([&] { return ends.load(); });
+  EXPECT_FALSE(Store::Connect(node.options()).has_value());
+}
+
 // By SIGTERM, with writers and readers at it: it ends by itself, and its successor has each block that a
 // writer was told of.
 TEST(Daemon, P7EndedUnderLoadItExitsInOrderAndItsSuccessorHasEveryBlockThatWasPublished) {
