@@ -109,8 +109,13 @@ class PeerReader::Batch final : public net::RailSink {
     std::array<net::Piece, 1> pieces;
   };
 
-  Batch(PeerReader& reader, Peer& peer, bool on_flash) : from_flash(on_flash), reader_(reader), peer_(peer) {}
-  ~Batch() { Uncount(bytes_); }
+  Batch(PeerReader& reader, Peer& peer, bool on_flash) : from_flash(on_flash), reader_(reader), peer_(peer) {
+    ++peer_.batches;
+  }
+  ~Batch() {
+    Uncount(bytes_);
+    --peer_.batches;
+  }
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
 
@@ -170,16 +175,23 @@ Task<Result<std::size_t>> PeerReader::Read(std::shared_ptr<const PeerRun> run, s
     co_return Error(Code::kInvalid, "read from a peer: blocks that it did not say it has");
   if (tasks_.closed()) co_return Error(Code::kGone, "read from a peer: the node ends");
   std::size_t here = 0;
+  int others = 0;
   Status status;
   while (status.ok() && here < count) {
     const std::size_t stretch = std::min(count - here, PeerReadLimits::kStretch);
     const auto transfers = Begin(run, from + here, stretch, conversation, deadline);
-    for (const std::shared_ptr<Transfer>& transfer : transfers) {
+    for (const auto& [transfer, own] : transfers) {
       status = co_await transfer->done.Wait(deadline);
       if (!status.ok()) {
         status = Status(Code::kTooLate, "read from a peer: it did not come in time");
       } else {
         status = transfer->status;
+        // Another call had less time, or would not have displaced what this one does.
+        const bool anew = !own && (status.code() == Code::kTooLate || status.code() == Code::kBusy);
+        if (anew && ++others <= PeerReadLimits::kOthers) {
+          status = Status();
+          break;
+        }
       }
       if (!status.ok()) break;
       ++here;
@@ -189,20 +201,21 @@ Task<Result<std::size_t>> PeerReader::Read(std::shared_ptr<const PeerRun> run, s
   co_return here;
 }
 
-std::vector<std::shared_ptr<PeerReader::Transfer>> PeerReader::Begin(
-    const std::shared_ptr<const PeerRun>& run, std::size_t from, std::size_t count,
-    std::uint64_t conversation, Instant deadline) {
+std::vector<PeerReader::Awaited> PeerReader::Begin(const std::shared_ptr<const PeerRun>& run,
+                                                   std::size_t from, std::size_t count,
+                                                   std::uint64_t conversation, Instant deadline) {
   Fetch fetch{
       .run = run, .conversation = conversation, .began = parts_.rule.drops().last(), .deadline = deadline};
-  std::vector<std::shared_ptr<Transfer>> wanted;
+  std::vector<Awaited> wanted;
   for (std::size_t block = from; block < from + count; ++block) {
     std::shared_ptr<Transfer>& transfer = transfers_[{run->incarnation, run->chain[block]}];
-    if (transfer == nullptr) {
+    const bool own = transfer == nullptr;
+    if (own) {
       transfer = std::make_shared<Transfer>();
       fetch.blocks.push_back(block);
       fetch.transfers.push_back(transfer);
     }
-    wanted.push_back(transfer);
+    wanted.push_back({transfer, own});
   }
   if (!fetch.blocks.empty()) {
     const Executor::InLane in(executor(), nullptr);
@@ -321,6 +334,7 @@ Task<void> PeerReader::Transport(std::shared_ptr<Batch> batch, std::uint64_t pee
   batch->asked_at_s = parts_.store.source_puts().NowS();
   if (status.ok() && !peer.breaker.Allows(began))
     status = Status(Code::kGone, "the peer did not answer lately");
+  bool asked = false;
   while (status.ok() && !batch->items.empty()) {
     peer.breaker.Asked(parts_.clock.Now());
     std::vector<std::vector<std::byte>> questions;
@@ -332,7 +346,8 @@ Task<void> PeerReader::Transport(std::shared_ptr<Batch> batch, std::uint64_t pee
     }
     const std::vector<net::ConstPiece> pieces(questions.begin(), questions.end());
     status = co_await parts_.rails.Read(peer_number, pieces, *batch, deadline);
-    if (status.code() != Code::kBusy || parts_.clock.Now() >= deadline) break;
+    asked = status.code() != Code::kBusy;
+    if (asked || parts_.clock.Now() >= deadline) break;
     // The rails have enough to do: when something has landed.
     const Status waited = co_await landed_.Wait(deadline);
     status = waited.ok() ? Status() : Status(Code::kTooLate, "the peer's rails had no place for it");
@@ -343,7 +358,8 @@ Task<void> PeerReader::Transport(std::shared_ptr<Batch> batch, std::uint64_t pee
     if (worst.ok() && item.status.code() == Code::kInvalid) worst = item.status;
   }
   const Instant now = parts_.clock.Now();
-  if (!batch->items.empty()) peer.Note(worst, now, now.UsSince(began));
+  // A question that did not go out says nothing of the peer.
+  if (asked) peer.Note(worst, now, now.UsSince(began));
   if (!worst.ok()) counters_.failed.Add();
   if (worst.ok() && batch->bytes() > 0) {
     counters_.batch_ns.Record(static_cast<std::uint64_t>(std::max<std::int64_t>(now.NsSince(began), 0)));
@@ -441,6 +457,8 @@ Task<void> PeerReader::FetchAll(Fetch fetch) {
     }
   }
   if (failed.ok()) failed = Status(Code::kMiss, "read from a peer: it was not asked for");
+  if (published_all && next < fetch.blocks.size())
+    refusals_.Note(fetch.run->incarnation, fetch.run->chain[fetch.blocks[next]], {fetch.run->peer, failed});
   for (const std::size_t block : fetch.blocks) End(fetch, block, failed);
 }
 

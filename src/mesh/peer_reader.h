@@ -32,6 +32,7 @@ struct PeerReadLimits {
   // Landing from one peer, of what lies in its memory and of what it reads from its flash first: the one is
   // what keeps a line busy, the other what keeps disks busy. One block always may.
   static constexpr std::uint64_t kPeerBytes = 16u << 20, kPeerFlashBytes = 32u << 20;
+  static constexpr int kOthers = 3;  // transfers of other calls that a call waits for in vain
   static constexpr std::int64_t kCatchUpUs = 50'000;  // for a drop that the peer has seen before this member
   // Of all peers together memory / so much; of what one reads from its flash no more than that of its own.
   static constexpr std::uint64_t kMemoryShare = 8;
@@ -123,10 +124,14 @@ class PeerReader final {
     Instant deadline;
   };
 
+  // Of a block that a call waits for.
+  struct Awaited {
+    std::shared_ptr<Transfer> transfer;
+    bool own = false;  // not begun by another call, by its deadline and for what it is for
+  };
   // The transfers of these blocks: those that are on their way already, and new ones.
-  std::vector<std::shared_ptr<Transfer>> Begin(const std::shared_ptr<const PeerRun>& run, std::size_t from,
-                                               std::size_t count, std::uint64_t conversation,
-                                               Instant deadline);
+  std::vector<Awaited> Begin(const std::shared_ptr<const PeerRun>& run, std::size_t from, std::size_t count,
+                             std::uint64_t conversation, Instant deadline);
   Task<void> FetchAll(Fetch fetch);
   // Slots for as many of the blocks from `*next` on as make a batch.
   Task<Status> Prepare(const Fetch& fetch, std::size_t* next, std::shared_ptr<Batch> batch,

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <unordered_map>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/event.h"
@@ -21,6 +22,7 @@ struct Peer {
   std::uint32_t matches = 0;                   // questions under way
   std::uint64_t landing_bytes = 0;             // of blocks that were asked for and are not here
   std::uint64_t landing_from_flash_bytes = 0;  // of these, what it reads from its flash first
+  std::uint32_t batches = 0;                   // that read from it, or wait for room
   double answer_us = 100;                      // of a match, lately
   std::uint64_t room_bytes = 0;                // its memory; 0: it has not said so, and takes nothing
   bool drains = false;                         // it is on its way out of service
@@ -80,12 +82,20 @@ class PeerTable final {
 
   // Known or new. Stays in place until Forget.
   Peer& Of(std::uint64_t process_number) { return peers_[process_number]; }
-  // Of a start of a member that is no more, unless something is under way to it.
+  // Of a start of a member that is no more. One to which something is under way goes with the next that is
+  // forgotten.
   void Forget(std::uint64_t process_number) {
-    const auto at = peers_.find(process_number);
-    if (at != peers_.end() && at->second.matches == 0 && at->second.landing_bytes == 0) peers_.erase(at);
+    gone_.push_back(process_number);
+    std::erase_if(gone_, [this](std::uint64_t one) {
+      const auto at = peers_.find(one);
+      if (at == peers_.end()) return true;
+      if (at->second.matches > 0 || at->second.batches > 0) return false;
+      peers_.erase(at);
+      return true;
+    });
   }
   std::size_t size() const { return peers_.size(); }
+  const std::unordered_map<std::uint64_t, Peer>& all() const { return peers_; }
   // Null: it was never asked.
   const Peer* Find(std::uint64_t process_number) const {
     const auto at = peers_.find(process_number);
@@ -101,6 +111,7 @@ class PeerTable final {
  private:
   net::Bandwidth bandwidth_;
   std::unordered_map<std::uint64_t, Peer> peers_;  // a match looks at each that has the chain
+  std::vector<std::uint64_t> gone_;
 };
 
 }  // namespace cistern::mesh

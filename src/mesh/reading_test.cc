@@ -578,6 +578,97 @@ TEST_F(ReadingTest, WhatIsReadASecondIsBoundedAndWhatWouldBeLateIsNotAskedFor) {
   for (std::uint64_t n = 1; n <= 32; ++n) EXPECT_TRUE(Exact(1, n, kBlock)) << n;
 }
 
+// A transfer has the deadline of the call that began it.
+TEST_F(ReadingTest, CallerWithMoreTimeReadsWhatAnotherHadTooLittleTimeFor) {
+  constexpr std::uint64_t kBlock = 1u << 20;
+  StartNodes(2, Blocks(), {.headers = 8, .bytes_a_second = 2u << 20});
+  PutAndTell(0, 8, kBlock);
+  for (std::uint64_t n = 101; n <= 108; ++n) Put(0, n, std::nullopt, kBlock);
+  ASSERT_TRUE(Told(0));
+  const PeerMatch match = Find(1, 1, 8);
+  ASSERT_NE(match.run, nullptr);
+  std::vector<Result<std::size_t>> outcomes(2, Result<std::size_t>(0));
+  int ended = 0;
+  TaskGroup readers(executor());
+  readers.Spawn(ReadInto(executor(), 1, match.run, After(kSecond / 2), &outcomes[0], &ended));
+  readers.Spawn(ReadInto(executor(), 1, match.run, After(60 * kSecond), &outcomes[1], &ended));
+  ASSERT_TRUE(RunUntil([&] { return ended == 2; }, 61 * kSecond));
+  EXPECT_LT(outcomes[0].value_or(0), 8u);
+  EXPECT_EQ(outcomes[1].value_or(0), 8u);
+  EXPECT_EQ(node(1).reader->landing_bytes(), 0u);
+  loop->BlockOn(readers.Close());
+}
+
+TEST_F(ReadingTest, QuestionThatNeverWentOutSaysNothingOfThePeer) {
+  StartNodes(2);
+  for (std::uint64_t n = 1; n <= 40; ++n) Put(0, n, std::nullopt);
+  ASSERT_TRUE(Told(0));
+  std::vector<PeerMatch> matches;
+  for (std::uint64_t n = 1; n <= 40; ++n) matches.push_back(Find(1, n, n));
+  Event goes_on;
+  node(0).before_find = [&](Executor&) -> Task<void> { co_await goes_on.Wait(); };
+  std::vector<Result<std::size_t>> outcomes(40, Result<std::size_t>(0));
+  int ended = 0;
+  TaskGroup readers(executor());
+  // As many as the rails take, and one more that has little time.
+  for (std::size_t i = 0; i < 40; ++i) {
+    ASSERT_NE(matches[i].run, nullptr);
+    readers.Spawn(
+        ReadInto(executor(), 1, matches[i].run, After(i == 39 ? 50'000 : kSecond), &outcomes[i], &ended));
+  }
+  ASSERT_TRUE(RunUntil([&] { return ended == 1; }));
+  EXPECT_FALSE(outcomes[39].has_value());
+  EXPECT_FALSE(node(1).peers.Of(node(0).process_number).breaker.open());
+  goes_on.Set();
+  ASSERT_TRUE(RunUntil([&] { return ended == 40; }));
+  for (std::size_t i = 0; i < 39; ++i) EXPECT_EQ(outcomes[i].value_or(0), 1u) << i;
+  loop->BlockOn(readers.Close());
+}
+
+TEST_F(ReadingTest, MemberThatABatchWaitsForIsForgottenWhenItHasEnded) {
+  constexpr std::uint64_t kBlock = 2u << 20;
+  StartNodes(3, Blocks(), {.headers = 2});
+  Put(0, 1, std::nullopt, kBlock);
+  Put(2, 2, std::nullopt, kBlock);
+  ASSERT_TRUE(Told(0) && Told(2));
+  const PeerMatch one = Find(1, 1, 1), other = Find(1, 2, 2);
+  ASSERT_TRUE(one.run != nullptr && other.run != nullptr);
+  // What is on its way from the one leaves no room for what the other has.
+  Event goes_on;
+  node(0).before_find = [&](Executor&) -> Task<void> { co_await goes_on.Wait(); };
+  std::vector<Result<std::size_t>> outcomes(2, Result<std::size_t>(0));
+  int ended = 0;
+  TaskGroup readers(executor());
+  readers.Spawn(ReadInto(executor(), 1, one.run, After(5 * kSecond), &outcomes[0], &ended));
+  RunFor(1'000);
+  readers.Spawn(ReadInto(executor(), 1, other.run, After(5 * kSecond), &outcomes[1], &ended));
+  RunFor(1'000);
+  PeerTable& peers = node(1).peers;
+  const std::uint64_t number = node(2).process_number;
+  EXPECT_EQ(peers.Of(number).landing_bytes, 0u);
+  peers.Forget(number);
+  EXPECT_NE(peers.Find(number), nullptr) << "a batch knows it by its address";
+  goes_on.Set();
+  ASSERT_TRUE(RunUntil([&] { return ended == 2; }));
+  EXPECT_EQ(outcomes[1].value_or(0), 1u);
+  loop->BlockOn(readers.Close());
+  peers.Forget(7);
+  EXPECT_EQ(peers.Find(number), nullptr);
+}
+
+TEST(RefusalsTest, WhatWasNotedAnewIsAmongTheLast) {
+  Refusals refusals;
+  const Refusal refusal{.peer = 1, .why = Status(Code::kBusy, "no room")};
+  refusals.Note(1, store::Key(0), refusal);
+  refusals.Forget(1, store::Key(0));
+  for (std::uint64_t n = 1; n < Refusals::kMost; ++n) refusals.Note(1, store::Key(n), refusal);
+  refusals.Note(1, store::Key(0), refusal);
+  EXPECT_NE(refusals.Find(1, store::Key(0)), nullptr);
+  EXPECT_NE(refusals.Find(1, store::Key(1)), nullptr);
+  refusals.Note(1, store::Key(Refusals::kMost), refusal);
+  EXPECT_EQ(refusals.Find(1, store::Key(1)), nullptr);
+}
+
 TEST_F(ReadingTest, WhatWasEvictedAtThePeerIsAMiss) {
   StartNodes(2);
   PutAndTell(0, 8);
@@ -732,6 +823,23 @@ TEST_F(ReadingTest, MemberThatIsGoneIsNotAskedAndForgotten) {
   network.Heal("b", "a");
   EXPECT_TRUE(RunUntil([&] { return Know(); }));
   EXPECT_NE(Find(1, 1, 8).run, nullptr);
+}
+
+TEST_F(ReadingTest, MemberThatGoesDuringItsSnapshotIsForgotten) {
+  StartNodes(2);
+  PutChain(0, 1, 8);
+  node(0).stopped = true;
+  // It missed something, and asks.
+  node(0).links->lose_notices = true;
+  PutChain(0, 101, 108);
+  RunFor(100'000);
+  node(0).links->lose_notices = false;
+  PutChain(0, 201, 208);
+  ASSERT_TRUE(RunUntil([&] { return node(1).links->questions[kSnapshotQuestion] >= 2; }));
+  network.Cut("a", "b");
+  network.Cut("b", "a");
+  ASSERT_TRUE(RunUntil([&] { return node(1).links->Reachable().empty(); }, 60 * kSecond));
+  EXPECT_TRUE(RunUntil([&] { return node(1).streams->known() == 0; }, 60 * kSecond));
 }
 
 TEST_F(ReadingTest, MemberThatConnectsAgainIsAskedWithoutASnapshot) {

@@ -25,10 +25,15 @@ class Refusals final {
 
   void Note(std::uint64_t incarnation, const BlockKey& key, Refusal refusal) {
     const Block block{incarnation, key};
-    if (!why_.insert_or_assign(block, std::move(refusal)).second) return;
-    oldest_.push_back(block);
+    const auto [at, is_new] = why_.try_emplace(block);
+    at->second.refusal = std::move(refusal);
+    if (!is_new) return;
+    at->second.number = ++noted_;
+    oldest_.emplace_back(block, noted_);
     if (oldest_.size() <= kMost) return;
-    why_.erase(oldest_.front());
+    // It may have been forgotten, and noted anew.
+    const auto oldest = why_.find(oldest_.front().first);
+    if (oldest != why_.end() && oldest->second.number == oldest_.front().second) why_.erase(oldest);
     oldest_.pop_front();
   }
   void Forget(std::uint64_t incarnation, const BlockKey& key) {
@@ -36,13 +41,18 @@ class Refusals final {
   }
   const Refusal* Find(std::uint64_t incarnation, const BlockKey& key) const {
     const auto at = why_.find({incarnation, key});
-    return at == why_.end() ? nullptr : &at->second;
+    return at == why_.end() ? nullptr : &at->second.refusal;
   }
 
  private:
   using Block = std::pair<std::uint64_t, BlockKey>;
-  std::map<Block, Refusal> why_;
-  std::deque<Block> oldest_;  // first; of those that were forgotten too
+  struct Noted {
+    Refusal refusal;
+    std::uint64_t number = 0;
+  };
+  std::map<Block, Noted> why_;
+  std::deque<std::pair<Block, std::uint64_t>> oldest_;  // first; of those that were forgotten too
+  std::uint64_t noted_ = 0;
 };
 
 }  // namespace cistern::mesh
