@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mesh/chain_giver.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace cistern::mesh {
@@ -14,6 +15,11 @@ Task<void> ChainGiver::Close() {
   Stop();
   while (gives_ > 0) co_await moved_.Wait();
   tasks_.Drop();
+}
+
+Task<void> ChainGiver::Rest(std::shared_ptr<Work> work, std::int64_t us) {
+  const Instant until = std::min(work->deadline, clock_.Now().PlusUs(us));
+  while (GoesOn(*work) && clock_.Now() < until) (void)co_await moved_.Wait(until);
 }
 
 Task<store::HandedOver> ChainGiver::Give(store::GiveOrder order) {
@@ -35,10 +41,24 @@ Task<store::HandedOver> ChainGiver::Give(store::GiveOrder order) {
   walk.deadline = order.deadline;
   work->walk = store_.WalkChains(std::move(walk));
   const auto takers = [this] { return offers_.Takers(ChainOffers::Whom::kAll).size(); };
-  store::HandedOver handed{.members = takers()};
-  while (GoesOn(*work) && takers() > 0) {
+  const auto away = [this] { return offers_.Away(ChainOffers::Whom::kAll).size(); };
+  store::HandedOver handed{.members = takers() + away()};
+  std::int64_t again_us = kAgainUs;
+  for (int rounds = 0; GoesOn(*work);) {
+    if (takers() == 0) {
+      if (away() == 0) break;
+      co_await Rest(work, kAgainUs);
+      continue;
+    }
     std::optional<store::WholeChain> chain = co_await work->walk->Next();
-    if (!chain) break;
+    if (!chain) {
+      while (work->under_way > 0 && GoesOn(*work)) (void)co_await moved_.Wait(order.deadline);
+      // What they were refused for may have passed by then.
+      if (!work->walk->BeginRound() || ++rounds == kRounds) break;
+      co_await Rest(work, again_us);
+      again_us = std::min(2 * again_us, kMostAgainUs);
+      continue;
+    }
     for (ChainPart& part : PartsOf(std::move(*chain))) {
       while (GoesOn(*work) && work->under_way >= HandOverLimits::kOffers)
         (void)co_await moved_.Wait(order.deadline);
@@ -62,18 +82,23 @@ Task<void> ChainGiver::OfferPart(std::shared_ptr<Work> work, ChainPart part) {
   plan.order = [this](std::uint64_t branch) {
     return policy::TakersOf(branch, offers_.Takers(ChainOffers::Whom::kAll));
   };
+  plan.away = [this] { return offers_.Away(ChainOffers::Whom::kAll); };
   // What another member had already is as good as given.
   plan.given = [this, work](const store::WholeChain& chain, const OfferPlan::Given& given) {
-    std::uint64_t bytes = 0;
-    for (std::size_t block = given.begin; block < given.end; ++block)
+    std::uint64_t blocks = 0, bytes = 0;
+    for (std::size_t block = given.begin; block < given.end; ++block) {
+      if (work->walk->given(chain, block)) continue;
+      ++blocks;
       bytes += chain.blocks[block - chain.first].body_bytes;
-    work->blocks += given.end - given.begin;
+    }
+    work->blocks += blocks;
     work->bytes += bytes;
     work->walk->NoteGiven(chain, given.begin, given.end);
-    counters_.blocks.Add(given.end - given.begin);
+    counters_.blocks.Add(blocks);
     counters_.bytes.Add(bytes);
   };
-  const OfferOutcome outcome = co_await offers_.OfferPart(std::move(part), std::move(plan));
+  const OfferOutcome outcome = co_await offers_.OfferPart(part, std::move(plan));
+  if (outcome.passing) work->walk->Again(*part.chain, part.begin, part.end);
   counters_.refused.Add(outcome.refused);
   counters_.failed.Add(outcome.failed);
   --work->under_way;

@@ -53,7 +53,13 @@ class ChainGiver final {
     std::uint64_t blocks = 0, bytes = 0;
   };
 
+  // Until what nobody took is offered again, at first, and twice as long after each round; and rounds.
+  static constexpr std::int64_t kAgainUs = 500'000, kMostAgainUs = 30'000'000;
+  static constexpr int kRounds = 8;
+
   bool GoesOn(const Work& work) const { return work.number == number_ && clock_.Now() < work.deadline; }
+  // Until so much time has passed, or the Give is to end.
+  Task<void> Rest(std::shared_ptr<Work> work, std::int64_t us);
   Task<void> OfferPart(std::shared_ptr<Work> work, ChainPart part);
 
   ChainOffers& offers_;

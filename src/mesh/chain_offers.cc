@@ -65,6 +65,18 @@ std::vector<policy::Taker> ChainOffers::Takers(Whom whom) const {
   return takers;
 }
 
+std::vector<std::uint64_t> ChainOffers::Away(Whom whom) const {
+  std::vector<std::uint64_t> away;
+  const Instant now = parts_.clock.Now();
+  const std::vector<std::uint64_t> reachable = parts_.links.Reachable();
+  for (const auto& [number, peer] : parts_.peers.all()) {
+    if (!peer.greeted || peer.drains || (whom == Whom::kStores && peer.role != Role::kStore)) continue;
+    const bool reached = std::ranges::find(reachable, number) != reachable.end();
+    if (!reached || (peer.room_bytes > 0 && !peer.breaker.Allows(now))) away.push_back(number);
+  }
+  return away;
+}
+
 store::WalkOrder ChainOffers::WalkOfShared(
     const std::function<bool(const catalog::NamespaceEntry&)>& wanted) const {
   store::WalkOrder walk;
@@ -83,7 +95,10 @@ Task<OfferOutcome> ChainOffers::OfferPart(ChainPart part, OfferPlan plan) {
     ChainPart of_copy = part;
     co_await OfferOnce(of_copy, plan, asked, outcome);
     if (of_copy.begin == of_copy.end) continue;
-    outcome.passing = asked.passing;
+    const std::vector<std::uint64_t> away = plan.away();
+    outcome.passing = asked.passing || std::ranges::any_of(away, [&](std::uint64_t peer) {
+                        return std::ranges::find(asked.members, peer) == asked.members.end();
+                      });
     break;  // nobody is left
   }
   co_return outcome;

@@ -51,6 +51,8 @@ struct OfferPlan {
   std::function<bool()> goes_on;
   // Members, the one that is to have it first. Asked for each offer.
   std::function<std::vector<std::uint64_t>(std::uint64_t branch)> order;
+  // Those that are not among them for now and may be soon.
+  std::function<std::vector<std::uint64_t>()> away;
   // A member has the blocks [begin, end) of the chain, of which it lacked so many with so many bytes.
   struct Given {
     std::size_t begin = 0, end = 0;
@@ -63,8 +65,8 @@ struct OfferOutcome {
   std::uint64_t refused = 0;  // offers of which not all was taken
   std::uint64_t failed = 0;   // of these, that were not answered
   bool no_room = false;       // one was refused because there was no room for it
-  // Of the last copy some nobody took, and might: nobody was there, or it was refused for a reason that
-  // passes, no answer or a read that failed.
+  // Of the last copy some nobody took, and might: nobody was there, or not all who may be, or it was refused
+  // for a reason that passes, no answer or a read that failed.
   bool passing = false;
 };
 
@@ -88,6 +90,8 @@ class ChainOffers final {
   // Members that take blocks now. `stores`: those alone whose role that is, or all.
   enum class Whom : std::uint8_t { kAll, kStores };
   std::vector<policy::Taker> Takers(Whom whom) const;
+  // Others that may take some soon: that did not answer lately, or to which the connection is lost.
+  std::vector<std::uint64_t> Away(Whom whom) const;
   // A walk of the namespaces that are shared, and of these those for which `wanted` holds; null: of all.
   store::WalkOrder WalkOfShared(
       const std::function<bool(const catalog::NamespaceEntry&)>& wanted = nullptr) const;

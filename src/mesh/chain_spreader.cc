@@ -17,7 +17,8 @@ void ChainSpreader::Heard(std::uint64_t number, const RoomNotice& room) {
   Peer& peer = parts_.peers.Of(number);
   if (room.memory_bytes == 0 || std::exchange(peer.greeted, true)) return;
   if (parts_.role == Role::kStore || room.free_bytes < room.memory_bytes / SpreadLimits::kFreeShare) return;
-  newcomers_.push_back(number);
+  std::erase_if(newcomers_, [&](const Newcomer& one) { return one.number == number; });
+  newcomers_.push_back({.number = number});
   joined_.Pulse();
 }
 
@@ -39,12 +40,13 @@ bool ChainSpreader::NoteUses() {
 }
 
 Task<void> ChainSpreader::CopyFromTimeToTime() {
-  for (;;) {
-    (void)co_await SleepUntil(parts_.clock.Now().PlusUs(SpreadLimits::kPassUs));
+  for (int passes = 0;;) {
+    (void)co_await SleepUntil(parts_.clock.Now().PlusUs(PauseUs(passes)));
     if (!NoteUses() || !GoesOn() || !parts_.store.any_fresh() ||
         parts_.offers.Takers(ChainOffers::Whom::kAll).empty())
       continue;
-    Pass pass{.blocks = &counters_.copied_blocks, .bytes = &counters_.copied_bytes};
+    const bool last = passes + 1 == SpreadLimits::kPasses;
+    Pass pass{.last = last, .blocks = &counters_.copied_blocks, .bytes = &counters_.copied_bytes};
     pass.walk = parts_.offers.WalkOfShared(
         [this](const catalog::NamespaceEntry& entry) { return CopiesOf(entry) > 1; });
     pass.walk.fresh = true;
@@ -54,13 +56,15 @@ Task<void> ChainSpreader::CopyFromTimeToTime() {
     pass.order = [this](std::uint64_t branch) {
       return policy::TakersOf(branch, parts_.offers.Takers(ChainOffers::Whom::kAll));
     };
-    (void)co_await Go(std::move(pass));
+    pass.away = [this] { return parts_.offers.Away(ChainOffers::Whom::kAll); };
+    const Ended ended = co_await Go(std::move(pass));
+    if (ended != Ended::kNobody) passes = ended == Ended::kRefused && !last ? passes + 1 : 0;
   }
 }
 
 Task<void> ChainSpreader::HandOnFromTimeToTime() {
   for (int passes = 0;;) {
-    (void)co_await SleepUntil(parts_.clock.Now().PlusUs(SpreadLimits::kPassUs));
+    (void)co_await SleepUntil(parts_.clock.Now().PlusUs(PauseUs(passes)));
     // From the first on that left: a burst may take what has cooled since, all of it at once.
     if (!GoesOn() || Gone() == 0 || parts_.offers.Takers(ChainOffers::Whom::kStores).empty() ||
         !parts_.store.TakeCooled())
@@ -72,44 +76,68 @@ Task<void> ChainSpreader::HandOnFromTimeToTime() {
     pass.order = [this](std::uint64_t branch) {
       return policy::TakersOf(branch, parts_.offers.Takers(ChainOffers::Whom::kStores));
     };
+    pass.away = [this] { return parts_.offers.Away(ChainOffers::Whom::kStores); };
     // What was given is offered again with the rest, and costs its keys.
-    const bool settled = co_await Go(std::move(pass));
-    if (!settled && ++passes < SpreadLimits::kPasses) continue;
+    const Ended ended = co_await Go(std::move(pass));
+    if (ended == Ended::kNobody || (ended == Ended::kRefused && ++passes < SpreadLimits::kPasses)) continue;
     parts_.store.SettleCooled();
     passes = 0;
   }
 }
 
+// One after the other: the one to which nothing was offered for longest.
 Task<void> ChainSpreader::WarmNewcomers() {
   for (;;) {
-    while (newcomers_.empty()) co_await joined_.Wait();
-    const std::uint64_t newcomer = newcomers_.front();
-    Pass pass{.free_room = true, .blocks = &counters_.warmed_blocks, .bytes = &counters_.warmed_bytes};
-    pass.walk = parts_.offers.WalkOfShared();
-    pass.copies = [](const catalog::NamespaceEntry&) { return std::size_t{1}; };
-    // It alone is offered anything: what the rendezvous of all, this member too, gives it.
-    pass.order = [this, newcomer](std::uint64_t branch) {
-      std::vector<policy::Taker> takers = parts_.offers.Takers(ChainOffers::Whom::kAll);
-      takers.push_back({parts_.process_number, memory_bytes_});
-      const std::vector<std::uint64_t> order = policy::TakersOf(branch, takers);
-      if (order.empty() || order.front() != newcomer) return std::vector<std::uint64_t>();
-      return std::vector<std::uint64_t>{newcomer};
-    };
-    (void)co_await Go(std::move(pass));
-    newcomers_.pop_front();
+    const auto next = std::ranges::min_element(newcomers_, {}, &Newcomer::from);
+    if (next == newcomers_.end() || parts_.clock.Now() < next->from) {
+      const Instant until = next == newcomers_.end() ? Instant::Never() : next->from;
+      (void)co_await joined_.Wait(until);
+      continue;
+    }
+    const std::uint64_t number = next->number;
+    const Ended ended = co_await Warm(number);
+    const auto newcomer = std::ranges::find(newcomers_, number, &Newcomer::number);
+    if (newcomer == newcomers_.end()) continue;
+    if (ended == Ended::kRefused) ++newcomer->passes;
+    newcomer->from = parts_.clock.Now().PlusUs(PauseUs(newcomer->passes));
+    if (ended == Ended::kSettled || newcomer->passes == SpreadLimits::kPasses) newcomers_.erase(newcomer);
   }
 }
 
-Task<bool> ChainSpreader::Go(Pass pass) {
-  bool settled = true;
+Task<ChainSpreader::Ended> ChainSpreader::Warm(std::uint64_t newcomer) {
+  const auto away = [this, newcomer] {
+    std::vector<std::uint64_t> all = parts_.offers.Away(ChainOffers::Whom::kAll);
+    std::erase_if(all, [&](std::uint64_t peer) { return peer != newcomer; });
+    return all;
+  };
+  if (!GoesOn() || !away().empty()) co_return Ended::kNobody;
+  Pass pass{.free_room = true, .blocks = &counters_.warmed_blocks, .bytes = &counters_.warmed_bytes};
+  pass.walk = parts_.offers.WalkOfShared();
+  pass.copies = [](const catalog::NamespaceEntry&) { return std::size_t{1}; };
+  // It alone is offered anything: what the rendezvous of all, this member too, gives it.
+  pass.order = [this, newcomer](std::uint64_t branch) {
+    std::vector<policy::Taker> takers = parts_.offers.Takers(ChainOffers::Whom::kAll);
+    takers.push_back({parts_.process_number, memory_bytes_});
+    const std::vector<std::uint64_t> order = policy::TakersOf(branch, takers);
+    if (order.empty() || order.front() != newcomer) return std::vector<std::uint64_t>();
+    return std::vector<std::uint64_t>{newcomer};
+  };
+  pass.away = away;
+  co_return co_await Go(std::move(pass));
+}
+
+Task<ChainSpreader::Ended> ChainSpreader::Go(Pass pass) {
+  Ended ended = Ended::kSettled;
   const std::unique_ptr<store::WholeChains> walk = parts_.store.WalkChains(std::move(pass.walk));
   while (GoesOn()) {
     std::optional<store::WholeChain> chain = co_await walk->Next();
-    if (!chain) co_return settled;
+    if (!chain) co_return ended;
     for (ChainPart& part : PartsOf(std::move(*chain))) {
       if (pass.order(part.branch).empty()) {
-        settled = false;
-        walk->Again(*part.chain);
+        // Of a newcomer's: it is another's.
+        if (pass.free_room && pass.away().empty()) continue;
+        ended = Ended::kNobody;
+        walk->Again(*part.chain, part.begin, part.end);
         continue;
       }
       // In offers of a bounded size, whose answers are waited for one by one.
@@ -122,15 +150,19 @@ Task<bool> ChainSpreader::Go(Pass pass) {
               bytes > SpreadLimits::kOfferBytes || offered.end - part.begin == HandOverLimits::kOfferBlocks;
           if (full && offered.end > part.begin) break;
         }
+        const OfferOutcome outcome = co_await Offer(pass, offered);
+        if (pass.free_room && outcome.no_room) co_return Ended::kSettled;
+        if (outcome.passing) {
+          // Some of the last pass was not offered at all, as the node drains.
+          if (!pass.last || !GoesOn()) walk->Again(*part.chain, offered.begin, offered.end);
+          if (ended == Ended::kSettled) ended = Ended::kRefused;
+        }
+        if (pass.free_room && outcome.failed > 0) co_return Ended::kRefused;
         part.begin = offered.end;
-        const OfferOutcome outcome = co_await Offer(pass, std::move(offered));
-        if (outcome.passing) walk->Again(*part.chain);
-        settled = settled && !outcome.passing;
-        if (pass.free_room && (outcome.no_room || outcome.failed > 0)) co_return false;
       }
     }
   }
-  co_return false;
+  co_return Ended::kNobody;
 }
 
 Task<OfferOutcome> ChainSpreader::Offer(const Pass& pass, ChainPart part) {
@@ -146,6 +178,7 @@ Task<OfferOutcome> ChainSpreader::Offer(const Pass& pass, ChainPart part) {
                  .free_room = pass.free_room};
   plan.goes_on = [this] { return GoesOn(); };
   plan.order = pass.order;
+  plan.away = pass.away;
   plan.given = [&pass](const store::WholeChain&, const OfferPlan::Given& given) {
     pass.blocks->Add(given.blocks);
     pass.bytes->Add(given.bytes);

@@ -10,8 +10,8 @@
 // A member whose role is to store does none of it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -31,7 +31,9 @@ struct SpreadLimits {
   static constexpr std::int64_t kRests = 19;               // times of what an offer took
   static constexpr std::uint64_t kOfferBytes = 64u << 20;  // one block always may
   static constexpr std::int64_t kOfferUs = 60'000'000;
-  static constexpr int kPasses = 16;  // over what has cooled, while some of it is to be offered again
+  // Over the same, while some of it is refused for reasons that pass; twice as long between two as before.
+  static constexpr int kPasses = 16;
+  static constexpr std::int64_t kMostPassUs = 32'000'000;
   // A member has joined with room if so many parts of its memory are free.
   static constexpr std::uint64_t kFreeShare = 2;
 };
@@ -85,12 +87,27 @@ class ChainSpreader final {
     store::WalkOrder walk;
     std::function<std::size_t(const catalog::NamespaceEntry&)> copies;
     bool free_room = false;  // and ends when a member has none
+    bool last = false;       // what is refused is not offered again
     Order order;
+    std::function<std::vector<std::uint64_t>()> away;
     Counter* blocks = nullptr;
     Counter* bytes = nullptr;
   };
 
+  // What became of it. kRefused: some is to be offered again, that was refused for a reason that passes;
+  // kNobody: nobody was there for some.
+  enum class Ended : std::uint8_t { kSettled, kRefused, kNobody };
+  struct Newcomer {
+    std::uint64_t number = 0;
+    int passes = 0;
+    Instant from;  // the next one
+  };
+
   bool GoesOn() const { return !draining_; }
+  // After so many passes over the same.
+  static std::int64_t PauseUs(int passes) {
+    return std::min(SpreadLimits::kPassUs << std::min(passes, 8), SpreadLimits::kMostPassUs);
+  }
   std::uint32_t CopiesOf(const catalog::NamespaceEntry& entry) const {
     return entry.copies ? *entry.copies : policy::CopiesOf(copies_, entry.names, entry.fields);
   }
@@ -100,9 +117,8 @@ class ChainSpreader final {
   Task<void> CopyFromTimeToTime();
   Task<void> HandOnFromTimeToTime();
   Task<void> WarmNewcomers();
-  // False: some of it is to be offered again: nobody was there for it, or it was refused for a reason that
-  // passes.
-  Task<bool> Go(Pass pass);
+  Task<Ended> Warm(std::uint64_t newcomer);
+  Task<Ended> Go(Pass pass);
   // Offers part of a chain when its turn has come.
   Task<OfferOutcome> Offer(const Pass& pass, ChainPart part);
   // Blocks that have left this node, for good.
@@ -113,7 +129,7 @@ class ChainSpreader final {
   std::uint64_t memory_bytes_ = 0;
   std::vector<policy::Copies> copies_;
   bool draining_ = false;
-  std::deque<std::uint64_t> newcomers_;
+  std::vector<Newcomer> newcomers_;
   Event joined_;
   bool offering_ = false;
   Instant rests_until_;

@@ -152,7 +152,10 @@ Task<OfferReply> ChainTaker::Take(std::uint64_t peer, Offer offer, Instant deadl
     }
   };
   const Held held{parts_.store, lease};
-  const Result<std::size_t> came = co_await parts_.reader.Read(run, here, blocks - here, 0, deadline);
+  // The answer has its way before it: without one the giver knows of nothing that came.
+  const std::int64_t left_us = std::max<std::int64_t>(deadline.UsSince(parts_.clock.Now()), 0);
+  const Instant until = parts_.clock.Now().PlusUs(left_us - left_us / 8);
+  const Result<std::size_t> came = co_await parts_.reader.Read(run, here, blocks - here, 0, until);
   if (!came) {
     reply.refusal = NotTakenBy(came.error());
     co_return reply;

@@ -231,6 +231,69 @@ TEST_F(HandOverTest, WhoDoesNotAnswerIsFollowedByTheNext) {
   EXPECT_LE(node(0).giver->counters().failed.value(), HandOverLimits::kOffers);
 }
 
+TEST_F(HandOverTest, WhatTheOnlyOtherMemberLetPassComesWhenItAnswers) {
+  StartNodes(2);
+  for (std::uint64_t chain = 0; chain < 20; ++chain) PutChain(0, 100 * chain + 1, 100 * chain + 3);
+  node(1).stopped = true;
+  BeginToGive(0, 120 * kSecond);
+  ASSERT_TRUE(RunUntil([&] { return node(0).giver->counters().failed.value() > 0; }, 30 * kSecond));
+  node(1).stopped = false;
+  ASSERT_TRUE(RunUntil([&] { return given(); }, 121 * kSecond));
+  EXPECT_EQ(handed->members, 1u);
+  EXPECT_EQ(handed->blocks, 60u);
+  EXPECT_EQ(handed->left, 0u);
+}
+
+TEST_F(HandOverTest, WhoDidNotAnswerJustBeforeIsOfferedWhatThereIs) {
+  StartNodes(2);
+  PutChain(0, 1, 5);
+  node(0).peers.Of(node(1).process_number).breaker.Failed(clock.Now(), true);
+  const store::HandedOver given = Give(0);
+  EXPECT_EQ(given.members, 1u);
+  EXPECT_EQ(given.blocks, 5u);
+  EXPECT_EQ(given.left, 0u);
+}
+
+TEST_F(HandOverTest, WhatCouldNotBeReadIsGivenWhenItCan) {
+  StartNodes(2);
+  PutChain(0, 1, 20);
+  int lies = 3;
+  node(0).lie = [&](net::RailSource::Answer& answer) {
+    if (lies > 0 && lies-- > 0) answer.status = Status(Code::kIoError, "unreadable for now");
+  };
+  const store::HandedOver given = Give(0, 60 * kSecond);
+  EXPECT_EQ(given.blocks, 20u);
+  EXPECT_EQ(given.left, 0u);
+}
+
+// Each is asked for once, and answered before its time has passed: what came by then counts.
+TEST_F(HandOverTest, MemberThatReadsSlowlyAnswersInTimeHowFarItHasCome) {
+  TestNodeOptions slow{.headers = 8};
+  slow.bytes_a_second = 2u << 20;
+  AddNode(Blocks(), slow);
+  AddNode(Blocks(), slow);
+  ASSERT_TRUE(RunUntil([&] { return Know(); }));
+  PutChain(0, 1, 40, 1u << 20);
+  const store::HandedOver given = Give(0, 120 * kSecond);
+  EXPECT_EQ(given.blocks, 40u);
+  EXPECT_EQ(given.bytes, 40u << 20);
+  EXPECT_EQ(given.left, 0u);
+  EXPECT_EQ(node(0).giver->counters().failed.value(), 0u);
+  EXPECT_FALSE(node(0).peers.Of(node(1).process_number).breaker.open());
+}
+
+TEST_F(HandOverTest, WhatCanNeverBeReadDoesNotHoldUpTheDrain) {
+  StartNodes(2);
+  PutChain(0, 1, 20);
+  node(0).lie = [](net::RailSource::Answer& answer) {
+    answer.status = Status(Code::kIoError, "unreadable for good");
+  };
+  BeginToGive(0, 3'600 * kSecond);
+  ASSERT_TRUE(RunUntil([&] { return given(); }, 120 * kSecond));
+  EXPECT_EQ(handed->blocks, 0u);
+  EXPECT_EQ(handed->left, 20u);
+}
+
 TEST_F(HandOverTest, DeadlineEndsItAndWhatIsLeftIsCounted) {
   StartNodes(2);
   PutChain(0, 1, 5);

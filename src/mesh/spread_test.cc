@@ -98,6 +98,97 @@ TEST_F(SpreadTest, BlockThatCouldNotBeReadIsOfferedAgain) {
   EXPECT_TRUE(RunUntil([&] { return Taken() == 8; }, 120 * kSecond));
 }
 
+// What is left of a chain is refused like one of which nothing was taken.
+TEST_F(SpreadTest, ChainOfWhichThereIsRoomForAPartIsOfferedOnce) {
+  constexpr std::size_t kBlock = 1u << 20;
+  TestNodeOptions large = Spreads(2);
+  large.headers = 8;
+  StartNodes(1, Blocks(), large);
+  AddNode(Blocks(), Spreads(1));
+  ASSERT_TRUE(RunUntil([&] { return Know(); }));
+  PutChain(0, 1, 90, kBlock);
+  ASSERT_TRUE(RunUntil([&] { return node(0).spreader->counters().refused.value() > 0; }, 600 * kSecond));
+  RunFor(60 * kSecond);
+  ASSERT_GT(Taken(), 5u);
+  ASSERT_LT(Taken(), 90u);
+  const std::uint64_t offers = Offers();
+  RunFor(60 * kSecond);
+  EXPECT_EQ(Offers(), offers);
+}
+
+TEST_F(SpreadTest, MemberThatDidNotAnswerLatelyHasItsCopyAfterwards) {
+  StartNodes(3, Blocks(), Spreads(3));
+  // For eight seconds.
+  Breaker& breaker = node(0).peers.Of(node(2).process_number).breaker;
+  for (const std::int64_t us : {1'000'000, 2'000'000, 4'000'000, 0}) {
+    breaker.Failed(clock.Now(), true);
+    RunFor(us);
+    if (us > 0) breaker.Asked(clock.Now());
+  }
+  PutChain(0, 1, 8);
+  ASSERT_TRUE(RunUntil([&] { return Taken() == 8; }, 60 * kSecond));
+  ASSERT_FALSE(breaker.Allows(clock.Now()));
+  EXPECT_TRUE(RunUntil([&] { return Taken() == 16; }, 120 * kSecond)) << Taken();
+  // And that is all.
+  RunFor(10 * kSecond);
+  const std::uint64_t offers = Offers();
+  RunFor(60 * kSecond);
+  EXPECT_EQ(Offers(), offers);
+}
+
+TEST_F(SpreadTest, MemberWhoseConnectionIsLostForAWhileHasItsCopyAfterwards) {
+  StartNodes(3, Blocks(), Spreads(3));
+  network.Cut("a", "c");
+  network.Cut("c", "a");
+  ASSERT_TRUE(RunUntil([&] { return node(0).links->Reachable().size() == 1; }, 60 * kSecond));
+  PutChain(0, 1, 8);
+  ASSERT_TRUE(RunUntil([&] { return Taken() == 8; }, 60 * kSecond));
+  network.Heal("a", "c");
+  network.Heal("c", "a");
+  EXPECT_TRUE(RunUntil([&] { return Taken() == 16; }, 300 * kSecond)) << Taken();
+}
+
+// It costs the others little, and one day it ends.
+TEST_F(SpreadTest, BlockThatCanNeverBeReadIsOfferedSeldomAndThenNoMore) {
+  StartNodes(2, Blocks(), Spreads(2));
+  node(0).lie = Unreadable;
+  PutChain(0, 1, 8);
+  RunFor(60 * kSecond);
+  const std::uint64_t offers = Offers();
+  EXPECT_LE(offers, 8u);
+  RunFor(3'600 * kSecond);
+  EXPECT_LE(Offers(), 2u * SpreadLimits::kPasses);
+  const std::uint64_t all = Offers();
+  RunFor(600 * kSecond);
+  EXPECT_EQ(Offers(), all);
+  // What comes then is not held up.
+  node(0).lie = nullptr;
+  Put(0, 101, std::nullopt);
+  EXPECT_TRUE(RunUntil([&] { return Taken() == 1; }, 10 * kSecond));
+}
+
+TEST_F(SpreadTest, RestOfAChainIsOfferedAgainThoughWhatStoodOnItHasLeft) {
+  StartNodes(2, Blocks(), Spreads(2));
+  node(0).lie = Unreadable;
+  PutChain(0, 1, 8);
+  ASSERT_TRUE(RunUntil([&] { return node(0).spreader->counters().refused.value() == 1; }, 60 * kSecond));
+  RunFor(100'000);
+  See(0, Drop({8}));
+  ASSERT_TRUE(RunUntil([&] { return node(0).spreader->counters().refused.value() == 2; }, 60 * kSecond));
+  node(0).lie = nullptr;
+  EXPECT_TRUE(RunUntil([&] { return Taken() == 7; }, 120 * kSecond)) << Taken();
+}
+
+// Of a member that drains the others hear a moment later, and it may be in service again.
+TEST_F(SpreadTest, BlockThatAMemberRefusedAsItDrainedIsOfferedAgain) {
+  StartNodes(2, Blocks(), Spreads(2));
+  node(1).taker->SetDraining(true);
+  PutChain(0, 1, 8);
+  ASSERT_TRUE(RunUntil([&] { return node(0).spreader->counters().refused.value() == 1; }, 60 * kSecond));
+  node(1).SetDraining(false);
+  EXPECT_TRUE(RunUntil([&] { return Taken() == 8; }, 120 * kSecond));
+}
+
 TEST_F(SpreadTest, BlocksThatCameWhileNobodyWasThereAreOfferedWhenSomebodyIs) {
   StartNodes(1, Blocks(), Spreads(2));
   PutChain(0, 1, 8);
@@ -222,6 +313,40 @@ TEST_F(SpreadTest, WarmingEndsWhenTheNewcomersFreeRoomIsUsed) {
   EXPECT_EQ(node(0).spreader->counters().refused.value(), 1u);
   // The hottest, of what rendezvous gives it.
   for (std::uint64_t n = 1; n <= 30; ++n) EXPECT_FALSE(Here(1, n)) << n;
+}
+
+TEST_F(SpreadTest, NewcomerThatDoesNotAnswerForAWhileIsOfferedWhatIsItsWhenItDoes) {
+  StartNodes(1, Blocks(), Spreads());
+  for (std::uint64_t n = 1; n <= 20; ++n) Put(0, n, std::nullopt);
+  AddNode(Blocks(), Spreads());
+  node(1).stopped = true;
+  ASSERT_TRUE(RunUntil([&] { return node(0).spreader->counters().failed.value() > 0; }, 60 * kSecond));
+  EXPECT_LT(Taken(), 5u);
+  node(1).stopped = false;
+  EXPECT_TRUE(RunUntil([&] { return Taken() >= 5; }, 600 * kSecond)) << Taken();
+  EXPECT_TRUE(RunUntil([&] { return node(0).spreader->newcomers() == 0; }, 600 * kSecond));
+}
+
+TEST_F(SpreadTest, NewcomerThatNeverAnswersIsGivenUp) {
+  StartNodes(1, Blocks(), Spreads());
+  for (std::uint64_t n = 1; n <= 20; ++n) Put(0, n, std::nullopt);
+  AddNode(Blocks(), Spreads());
+  node(1).stopped = true;
+  EXPECT_TRUE(RunUntil([&] { return node(0).spreader->newcomers() == 1; }, 60 * kSecond));
+  EXPECT_TRUE(RunUntil([&] { return node(0).spreader->newcomers() == 0; }, 20'000 * kSecond));
+  EXPECT_LE(Offers(), 2u * SpreadLimits::kPasses);
+}
+
+TEST_F(SpreadTest, NewcomerIsWarmedByANodeThatHasDrainedMeanwhile) {
+  StartNodes(1, Blocks(), Spreads());
+  for (std::uint64_t n = 1; n <= 40; ++n) Put(0, n, std::nullopt);
+  AddNode(Blocks(), Spreads());
+  ASSERT_TRUE(RunUntil([&] { return Taken() == 3; }, 60 * kSecond));
+  node(0).SetDraining(true);
+  RunFor(10 * kSecond);
+  ASSERT_LT(Taken(), 6u);
+  node(0).SetDraining(false);
+  EXPECT_TRUE(RunUntil([&] { return Taken() >= 12; }, 600 * kSecond)) << Taken();
 }
 
 TEST_F(SpreadTest, MemberThatJoinsWithoutRoomIsOfferedNothing) {

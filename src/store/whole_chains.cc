@@ -74,19 +74,33 @@ bool WholeChains::Due(const catalog::Forest::Copy& copy) const {
   return most == ~std::uint64_t{0} || AgeOf(copy) <= residents_.order().size() * most / 4;
 }
 
-bool WholeChains::HasDueChild(catalog::BlockId block) {
-  if (order_.fresh) return false;  // of its children only fresh ones come
+catalog::BlockId WholeChains::DueChild(catalog::BlockId block) {
   std::size_t looked = 0;
   for (catalog::BlockId child = context_.forest.block(block).first_child;
        child != catalog::kNoId && looked < policy::kManyChildren;
        child = context_.forest.block(child).next_sibling, ++looked) {
     context_.steps.Count(2);
     const std::optional<catalog::Forest::Copy> copy = See(child);
-    if (!copy || !Due(*copy) || child >= marks_.size() || marks_[child] != kNew) continue;
-    changed_ = changed_ || child > block;  // it was looked at, and has come to be due since
-    return true;
+    if (copy && Due(*copy) && child < marks_.size() && marks_[child] == kNew) return child;
   }
-  return false;
+  return catalog::kNoId;
+}
+
+Task<catalog::BlockId> WholeChains::LastDue(catalog::BlockId block) {
+  while (!order_.fresh) {  // of children only fresh ones come
+    if (context_.steps.Spent()) {
+      const catalog::KeyHash key_hash = context_.forest.block(block).key_hash();
+      co_await Yield();
+      if (block >= context_.forest.block_end() || context_.forest.block(block).key_hash() != key_hash) {
+        changed_ = true;
+        co_return catalog::kNoId;
+      }
+    }
+    const catalog::BlockId child = DueChild(block);
+    if (child == catalog::kNoId) break;
+    block = child;
+  }
+  co_return block;
 }
 
 catalog::BlockId WholeChains::TakeNext() {
@@ -113,14 +127,43 @@ bool WholeChains::TakeFresh(catalog::BlockId block) {
   return fresh;
 }
 
-void WholeChains::Again(const WholeChain& chain) {
-  if (order_.fresh) NoteFresh(chain.blocks.back().id);
+void WholeChains::Again(const WholeChain& chain, std::size_t begin, std::size_t end) {
+  // The last one brings all before it, unless it has left by then.
+  if (order_.fresh) begin = std::max(begin, end - std::min(end, kAgain));
+  for (std::size_t at = begin; at < end; ++at) {
+    const catalog::BlockId block = chain.blocks[at - chain.first].id;
+    if (order_.fresh) {
+      NoteAgain(block, chain.keys[at]);
+    } else if (block < marks_.size() && marks_[block] == kCame) {
+      marks_[block] = kNew;
+      again_ = true;
+    }
+  }
+  context_.steps.Count(static_cast<std::uint32_t>(end - begin) / (order_.fresh ? 1 : 8) + 1);
+}
+
+bool WholeChains::BeginRound() {
+  if (!std::exchange(again_, false)) return false;
+  next_ = static_cast<catalog::BlockId>(marks_.size());
+  rounds_ = 1;
+  return true;
 }
 
 void WholeChains::NoteFresh(catalog::BlockId block) {
   const std::optional<catalog::Forest::Copy> copy =
       block < context_.forest.block_end() ? See(block) : std::nullopt;
   if (copy && copy->in_memory) residents_.fresh().Note(copy->record, context_.forest.record(copy->record));
+}
+
+void WholeChains::NoteAgain(catalog::BlockId block, const BlockKey& key) {
+  const std::optional<catalog::Forest::Copy> copy = block < marks_.size() ? See(block) : std::nullopt;
+  if (!copy || !copy->in_memory) return;
+  catalog::Record& record = context_.forest.record(copy->record);
+  if (record.key != key) return;
+  // Where it is listed for this walk is not looked at any more.
+  marks_[block] = kNoted;
+  record.flags &= static_cast<std::uint8_t>(~catalog::Record::kFresh);
+  residents_.fresh().Note(copy->record, record);
 }
 
 Task<bool> WholeChains::BeginNext() {
@@ -147,7 +190,7 @@ Task<std::optional<WholeChain>> WholeChains::Next() {
     if (lower_ && context_.executor.Now() >= order_.deadline) co_return std::nullopt;
     if (!unfinished_) {
       if (context_.steps.Spent()) co_await Yield();
-      const catalog::BlockId block = TakeNext();
+      catalog::BlockId block = TakeNext();
       if (block == catalog::kNoId && !fresh_.empty()) continue;
       if (block == catalog::kNoId) {
         const bool more = co_await BeginNext();
@@ -156,10 +199,13 @@ Task<std::optional<WholeChain>> WholeChains::Next() {
       }
       context_.steps.Count();
       if (block >= context_.forest.block_end()) continue;
+      if (order_.fresh && block < marks_.size() && marks_[block] == kNoted) continue;
       if (order_.fresh && !TakeFresh(block)) continue;
       if (block < marks_.size() && marks_[block] != kNew) continue;
       const std::optional<catalog::Forest::Copy> copy = See(block);
-      if (!copy || !Due(*copy) || HasDueChild(block)) continue;
+      if (!copy || !Due(*copy)) continue;
+      block = co_await LastDue(block);
+      if (block == catalog::kNoId) continue;
       context_.steps.Count(2);
       std::vector<Climbed> climbed = co_await Climb(block);
       if (climbed.empty() && order_.fresh && std::exchange(changed_, false)) NoteFresh(block);

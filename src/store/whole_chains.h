@@ -68,14 +68,22 @@ class WholeChains final {
   Task<std::optional<WholeChain>> Next();
   // Another node has the blocks [begin, end) of the chain: at most as many as a step may touch.
   void NoteGiven(const WholeChain& chain, std::size_t begin, std::size_t end);
-  // The chain comes in the next walk of what is fresh too.
-  void Again(const WholeChain& chain);
+  bool given(const WholeChain& chain, std::size_t at) const {
+    const catalog::BlockId block = chain.blocks[at - chain.first].id;
+    return block < marks_.size() && marks_[block] == kGiven;
+  }
+  // What was not given of the blocks [begin, end) comes again: in the next walk of what is fresh, or in this
+  // one's next round.
+  void Again(const WholeChain& chain, std::size_t begin, std::size_t end);
+  // After the end: the walk goes on with what comes again. False: nothing does.
+  bool BeginRound();
   // Blocks, of whatever namespace, of which memory alone has a record, or any tier if it walks over all, and
   // that were not given.
   Task<std::uint64_t> CountLeft();
 
  private:
-  enum Mark : std::uint8_t { kNew = 0, kCame = 1, kGiven = 2, kNotWhole = 3 };
+  // kNoted: it came, and is fresh for another walk.
+  enum Mark : std::uint8_t { kNew = 0, kCame = 1, kGiven = 2, kNotWhole = 3, kNoted = 4 };
   struct Climbed {
     catalog::BlockId block = catalog::kNoId;
     catalog::KeyHash key_hash = 0;
@@ -94,21 +102,27 @@ class WholeChains final {
   };
   // Chains whose last block is no older than the order's size times this, over 4, come in this helping.
   static constexpr std::array<std::uint64_t, 3> kHelpings = {1, 8, ~std::uint64_t{0}};
-  static constexpr int kRounds = 8;  // of the last helping
+  static constexpr int kRounds = 8;          // of the last helping
+  static constexpr std::size_t kAgain = 64;  // blocks of a chain that are noted to come again
   static constexpr std::size_t kSharedKeys = 1u << 16;
 
   // The record of its full group, in a tier that is walked over now, of a block that may come.
   std::optional<catalog::Forest::Copy> See(catalog::BlockId block) const;
   std::uint32_t AgeOf(const catalog::Forest::Copy& copy, bool fetched = false) const;
   bool Due(const catalog::Forest::Copy& copy) const;
-  // One of its first children is due: the block comes with it, whichever has the lower id.
-  bool HasDueChild(catalog::BlockId block);
+  // One of its first children that is due and has not come; kNoId: none is.
+  catalog::BlockId DueChild(catalog::BlockId block);
+  // The last of those that are due and stand on each other, from the block on: it comes with them, whichever
+  // has the lower id, since they may leave before they are looked at. kNoId: it has changed meanwhile.
+  Task<catalog::BlockId> LastDue(catalog::BlockId block);
   // The next block that may be a chain's last one; kNoId: there is none in this round.
   catalog::BlockId TakeNext();
   // Whether one of the block's records is fresh; then none is any more.
   bool TakeFresh(catalog::BlockId block);
   // It is all the same: its chain changed while it was looked at.
   void NoteFresh(catalog::BlockId block);
+  // It is once more, for another walk, if it is the block of this key still.
+  void NoteAgain(catalog::BlockId block, const BlockKey& key);
   // Whether there are chains of another helping, or round.
   Task<bool> BeginNext();
   // From the block up to the chain's first one; empty: they are not all there.
@@ -126,7 +140,7 @@ class WholeChains final {
   }
   bool BeginsBranch(catalog::BlockId block);
   bool HasCome(catalog::BlockId block) const {
-    return block < marks_.size() && (marks_[block] == kCame || marks_[block] == kGiven);
+    return block < marks_.size() && marks_[block] != kNew && marks_[block] != kNotWhole;
   }
 
   const residency::StoreContext context_;
@@ -142,6 +156,7 @@ class WholeChains final {
   // A chain changed while it was looked at, as drops do it: what is left of it comes in another round.
   bool changed_ = false;
   int rounds_ = 1;
+  bool again_ = false;  // some of what came comes in another round
   // Ids rise along most chains, and uses go along them: from the last one down, a leaf comes first.
   catalog::BlockId next_;
   std::vector<catalog::RecordHandle> fresh_;  // the next one last

@@ -149,6 +149,55 @@ TEST_F(WholeChainsTest, ChainComesInOnePieceWhateverTheIdsOfItsBlocks) {
   EXPECT_EQ(chains, 2u);
 }
 
+// What has cooled is what leaves next.
+TEST_F(WholeChainsTest, BlockComesThoughTheOneThatStandsOnItLeavesMeanwhile) {
+  TestStoreOptions options;
+  options.store.max_blocks = 40;
+  Make(options);
+  for (std::uint64_t n = 0; n < 40; ++n) ASSERT_EQ(Put(n, std::nullopt), State::kPublished);
+  // Whichever way ids are used again, one of the chains has its first block's above the second's.
+  for (const std::uint64_t n : {5, 30, 31, 6}) ASSERT_TRUE(Drop(n).has_value());
+  PutChain(100, 101);
+  PutChain(200, 201);
+  ASSERT_EQ(Put(300, std::nullopt), State::kPublished);
+  ASSERT_GT(t->store->counters().evicted.value(), 0u);
+  const std::vector<BlockKey> used = {Key(300), Key(39)};
+  for (int time = 0; time < 30; ++time) EXPECT_EQ(t->Run(t->store->Touch(ns.slot, used)), 2u);
+  ASSERT_TRUE(t->store->TakeCooled());
+  walk = t->store->WalkChains({.wanted = {true}, .cooled = true});
+  std::set<std::uint64_t> came;
+  std::size_t chains = 0;
+  while (const std::optional<WholeChain> chain = Next()) {
+    for (const std::uint64_t n : Numbers(*chain)) came.insert(n);
+    if (++chains != 10) continue;
+    for (const std::uint64_t n : {101, 201}) ASSERT_TRUE(Drop(n).has_value());
+  }
+  EXPECT_TRUE(came.contains(100) && came.contains(200));
+  EXPECT_FALSE(came.contains(300));
+  EXPECT_GE(came.size(), 30u);
+}
+
+TEST_F(WholeChainsTest, WhatWasNotGivenComesInAnotherRoundAndWhatWasDoesNot) {
+  Make();
+  PutChain(0, 9);
+  PutChain(100, 109);
+  Walk();
+  std::vector<WholeChain> came;
+  while (std::optional<WholeChain> chain = Next()) came.push_back(std::move(*chain));
+  ASSERT_EQ(came.size(), 2u);
+  EXPECT_FALSE(walk->BeginRound());
+  for (const WholeChain& chain : came) walk->NoteGiven(chain, 0, Numbers(chain).front() == 0 ? 4 : 10);
+  for (const WholeChain& chain : came) walk->Again(chain, 0, 10);
+  EXPECT_TRUE(walk->BeginRound());
+  const std::optional<WholeChain> again = Next();
+  ASSERT_TRUE(again.has_value());
+  EXPECT_EQ(NumberOf(again->keys.front()), 0u);
+  EXPECT_EQ(again->first, 4u);
+  EXPECT_EQ(again->blocks.size(), 6u);
+  EXPECT_FALSE(Next().has_value());
+  EXPECT_FALSE(walk->BeginRound());
+}
+
 TEST_F(WholeChainsTest, DropMeanwhileTakesAlongWhatStandsOnItAndNothingElse) {
   Make();
   PutChain(0, 9);
