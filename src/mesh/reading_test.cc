@@ -825,23 +825,6 @@ TEST_F(ReadingTest, MemberThatIsGoneIsNotAskedAndForgotten) {
   EXPECT_NE(Find(1, 1, 8).run, nullptr);
 }
 
-TEST_F(ReadingTest, MemberThatGoesDuringItsSnapshotIsForgotten) {
-  StartNodes(2);
-  PutChain(0, 1, 8);
-  node(0).stopped = true;
-  // It missed something, and asks.
-  node(0).links->lose_notices = true;
-  PutChain(0, 101, 108);
-  RunFor(100'000);
-  node(0).links->lose_notices = false;
-  PutChain(0, 201, 208);
-  ASSERT_TRUE(RunUntil([&] { return node(1).links->questions[kSnapshotQuestion] >= 2; }));
-  network.Cut("a", "b");
-  network.Cut("b", "a");
-  ASSERT_TRUE(RunUntil([&] { return node(1).links->Reachable().empty(); }, 60 * kSecond));
-  EXPECT_TRUE(RunUntil([&] { return node(1).streams->known() == 0; }, 60 * kSecond));
-}
-
 TEST_F(ReadingTest, MemberThatConnectsAgainIsAskedWithoutASnapshot) {
   StartNodes(2);
   PutAndTell(0, 8);

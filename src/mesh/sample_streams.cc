@@ -200,7 +200,6 @@ Task<void> SampleStreams::TakeSnapshots(std::uint64_t peer) {
       // The first notice of its next connection asks anew.
       known.snapshot = false;
       ForgetNumber(known);
-      tasks_.Spawn(ForgetLater(peer, known.gone));
       break;
     }
     (void)co_await SleepUntil(executor().Now().PlusUs(pause_us));

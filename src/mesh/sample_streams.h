@@ -62,8 +62,6 @@ class SampleStreams final {
   // 0 until its snapshot is here.
   std::uint64_t SamplesOf(std::uint64_t peer) const;
   std::uint64_t snapshots() const { return snapshots_; }
-  // Members of which anything is known.
-  std::size_t known() const { return known_.size(); }
 
  private:
   struct Told {

@@ -111,6 +111,10 @@ TEST_F(SpreadTest, ChainOfWhichThereIsRoomForAPartIsOfferedOnce) {
   RunFor(60 * kSecond);
   ASSERT_GT(Taken(), 5u);
   ASSERT_LT(Taken(), 90u);
+  const Refusal* refusal =
+      node(1).reader->RefusalOf(node(1).store->NamespaceAt(slot)->incarnation, store::Key(Taken() + 1));
+  ASSERT_NE(refusal, nullptr) << "it would count as one that passes";
+  EXPECT_EQ(refusal->why.code(), Code::kBusy);
   const std::uint64_t offers = Offers();
   RunFor(60 * kSecond);
   EXPECT_EQ(Offers(), offers);
