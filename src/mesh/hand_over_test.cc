@@ -272,7 +272,7 @@ TEST_F(HandOverTest, MemberThatReadsSlowlyAnswersInTimeHowFarItHasCome) {
   StartNodes(2);
   PutChain(0, 1, 40, kBlock);
   node(0).before_find = [](Executor& on) -> Task<void> {
-    (void)co_await SleepUntil(on.Now().PlusUs(300'000));
+    (void)co_await SleepUntil(on.Now().PlusUs(1'000'000));
   };
   const store::HandedOver given = Give(0, 300 * kSecond);
   EXPECT_EQ(given.blocks, 40u);
