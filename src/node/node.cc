@@ -743,8 +743,8 @@ void Node::Core::NoteLingering(Instant now) {
     alone_since_ = now;
   } else if (now.UsSince(alone_since_) >= static_cast<std::int64_t>(options_.linger_us)) {
     log_->Log(LogLevel::kInfo, "node ends: no client for ", DurationText(options_.linger_us));
-    // In this step: the end comes when another thread has its turn, and who came in until then would have a node
-    // that goes.
+    // In this step: the end comes when another thread has its turn, and who came in until then would have a
+    // node that goes.
     parts_->server->CloseDoor();
     EndItself(Status());
   }

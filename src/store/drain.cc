@@ -9,9 +9,9 @@ namespace {
 
 // Between two looks at what is waited for.
 constexpr std::int64_t kRestUs = 50'000;
-// A lower tier that has taken nothing in so many looks takes no more. Half a minute has room for the transfers of
-// a batch one after the other, each as long as flash lets a device be at one; of time in which the node stood or
-// hardly ran it has but few looks.
+// A lower tier that has taken nothing in so many looks takes no more. Half a minute has room for the
+// transfers of a batch one after the other, each as long as flash lets a device be at one; of time in which
+// the node stood or hardly ran it has but few looks.
 constexpr int kStalledLooks = 600;
 // Rounds after which memory alone has no less than before: the lower tier gives up as much as it takes.
 constexpr int kInVain = 2;
