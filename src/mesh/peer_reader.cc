@@ -135,23 +135,27 @@ class PeerReader::Batch final : public net::RailSink {
 
   Result<std::span<const net::Piece>> Begin(std::uint32_t number, net::ConstPiece head,
                                             std::uint64_t body_bytes) override {
-    Item& item = items[number];
+    Item& item = items[asked[number]];
     item.landing = Landing(item.put.body());
     if (Status status = item.landing.Begin(item.asked, item.parent, head, body_bytes); !status.ok())
       return std::unexpected(std::move(status));
     item.pieces[0] = item.landing.body();
     return std::span<const net::Piece>(item.pieces);
   }
-  void Landed(std::uint32_t number, std::size_t bytes) override { items[number].landing.Landed(bytes); }
+  void Landed(std::uint32_t number, std::size_t bytes) override {
+    items[asked[number]].landing.Landed(bytes);
+  }
   void End(std::uint32_t number, const Status& status) override {
-    Item& item = items[number];
+    Item& item = items[asked[number]];
     item.ended = true;
     item.status = status.ok() ? item.landing.Checked() : status;
   }
 
   const bool from_flash;  // all of it: what lies in the peer's memory does not wait for that
   std::vector<Item> items;
-  std::vector<std::size_t> blocks;  // in the fetch's order
+  std::vector<std::size_t> blocks;   // in the fetch's order
+  std::vector<std::uint32_t> asked;  // items, by their number in the question
+  bool went_out = false;             // a question, to the peer
   std::uint64_t asked_at_s = 0;
   Event done;
   std::uint64_t bytes() const { return bytes_; }
@@ -326,6 +330,27 @@ Task<Status> PeerReader::AwaitTurn(const Batch& batch, Instant deadline) {
   co_return Status();
 }
 
+Task<Status> PeerReader::Ask(Batch& batch, std::uint64_t peer, Instant deadline) {
+  for (;;) {
+    parts_.peers.Of(peer).breaker.Asked(parts_.clock.Now());
+    std::vector<std::vector<std::byte>> questions;
+    const std::int64_t left_us = std::max<std::int64_t>(deadline.UsSince(parts_.clock.Now()), 0);
+    for (const std::uint32_t number : batch.asked) {
+      Batch::Item& item = batch.items[number];
+      item.ended = false;
+      item.asked.worth_us = left_us;
+      questions.push_back(Encode(item.asked));
+    }
+    const std::vector<net::ConstPiece> pieces(questions.begin(), questions.end());
+    Status status = co_await parts_.rails.Read(peer, pieces, batch, deadline);
+    batch.went_out = batch.went_out || status.code() != Code::kBusy;
+    if (status.code() != Code::kBusy || parts_.clock.Now() >= deadline) co_return status;
+    // The rails have enough to do: when something has landed.
+    const Status waited = co_await landed_.Wait(deadline);
+    if (!waited.ok()) co_return Status(Code::kTooLate, "the peer's rails had no place for it");
+  }
+}
+
 Task<void> PeerReader::Transport(std::shared_ptr<Batch> batch, std::uint64_t peer_number, Instant deadline) {
   Peer& peer = parts_.peers.Of(peer_number);
   Status status = co_await AwaitTurn(*batch, deadline);
@@ -334,23 +359,16 @@ Task<void> PeerReader::Transport(std::shared_ptr<Batch> batch, std::uint64_t pee
   batch->asked_at_s = parts_.store.source_puts().NowS();
   if (status.ok() && !peer.breaker.Allows(began))
     status = Status(Code::kGone, "the peer did not answer lately");
-  bool asked = false;
-  while (status.ok() && !batch->items.empty()) {
-    peer.breaker.Asked(parts_.clock.Now());
-    std::vector<std::vector<std::byte>> questions;
-    const std::int64_t left_us = std::max<std::int64_t>(deadline.UsSince(parts_.clock.Now()), 0);
-    for (Batch::Item& item : batch->items) {
-      item.ended = false;
-      item.asked.worth_us = left_us;
-      questions.push_back(Encode(item.asked));
+  for (std::uint32_t i = 0; i < batch->items.size(); ++i) batch->asked.push_back(i);
+  if (status.ok() && !batch->items.empty()) status = co_await Ask(*batch, peer_number, deadline);
+  // The peer gave its slot to another record while it was sent, and may have it elsewhere.
+  std::erase_if(batch->asked,
+                [&](std::uint32_t item) { return batch->items[item].status.code() != Code::kLapsed; });
+  if (status.ok() && !batch->asked.empty()) {
+    const Status again = co_await Ask(*batch, peer_number, deadline);
+    for (const std::uint32_t item : batch->asked) {
+      if (!std::exchange(batch->items[item].ended, true)) batch->items[item].status = again;
     }
-    const std::vector<net::ConstPiece> pieces(questions.begin(), questions.end());
-    status = co_await parts_.rails.Read(peer_number, pieces, *batch, deadline);
-    asked = status.code() != Code::kBusy;
-    if (asked || parts_.clock.Now() >= deadline) break;
-    // The rails have enough to do: when something has landed.
-    const Status waited = co_await landed_.Wait(deadline);
-    status = waited.ok() ? Status() : Status(Code::kTooLate, "the peer's rails had no place for it");
   }
   Status worst = status;
   for (Batch::Item& item : batch->items) {
@@ -359,7 +377,7 @@ Task<void> PeerReader::Transport(std::shared_ptr<Batch> batch, std::uint64_t pee
   }
   const Instant now = parts_.clock.Now();
   // A question that did not go out says nothing of the peer.
-  if (asked) peer.Note(worst, now, now.UsSince(began));
+  if (batch->went_out) peer.Note(worst, now, now.UsSince(began));
   if (!worst.ok()) counters_.failed.Add();
   if (worst.ok() && batch->bytes() > 0) {
     counters_.batch_ns.Record(static_cast<std::uint64_t>(std::max<std::int64_t>(now.NsSince(began), 0)));

@@ -138,6 +138,8 @@ class PeerReader final {
                        Instant room_until);
   // The batch's turn among all that is read from peers. kTooLate: it comes after the deadline.
   Task<Status> AwaitTurn(const Batch& batch, Instant deadline);
+  // Asks for the batch's `asked` as soon as the rails have a place for it.
+  Task<Status> Ask(Batch& batch, std::uint64_t peer, Instant deadline);
   Task<void> Transport(std::shared_ptr<Batch> batch, std::uint64_t peer, Instant deadline);
   // Publishes what landed, or says why not.
   Task<Status> Publish(const Fetch& fetch, Batch& batch, std::size_t block);

@@ -544,6 +544,24 @@ TEST_F(ReadingTest, P5WhatLandsForManyReadersOfAPeerIsBounded) {
   loop->BlockOn(readers.Close());
 }
 
+TEST_F(ReadingTest, RecordThatGaveWayWhileItWasSentIsAskedForOnceMore) {
+  StartNodes(2);
+  PutAndTell(0, 9);
+  node(0).tears = 3;
+  EXPECT_EQ(FindAndRead(1, 9), 9u);
+  for (std::uint64_t n = 1; n <= 9; ++n) EXPECT_TRUE(Exact(1, n)) << n;
+}
+
+TEST_F(ReadingTest, RecordThatGivesWayTwiceIsAMiss) {
+  StartNodes(2);
+  PutAndTell(0, 1);
+  node(0).tears = 2;
+  EXPECT_EQ(FindAndRead(1, 1), 0u);
+  EXPECT_EQ(node(0).tears, 0);
+  EXPECT_EQ(node(1).reader->landing_bytes(), 0u);
+  EXPECT_EQ(FindAndRead(1, 1), 1u);
+}
+
 // A batch takes as long as those beside it let it: the rate is that of all of them.
 TEST_F(ReadingTest, ExpectedTimeOfARunIsThatOfItsBatchesSideBySide) {
   constexpr std::uint64_t kBlock = 1u << 20;
@@ -628,6 +646,7 @@ TEST_F(ReadingTest, QuestionThatNeverWentOutSaysNothingOfThePeer) {
 TEST_F(ReadingTest, MemberThatABatchWaitsForIsForgottenWhenItHasEnded) {
   constexpr std::uint64_t kBlock = 2u << 20;
   StartNodes(3, Blocks(), {.headers = 2});
+  node(1).reader->SetMemory(PeerReadLimits::kMemoryShare * kWindowBytes);
   Put(0, 1, std::nullopt, kBlock);
   Put(2, 2, std::nullopt, kBlock);
   ASSERT_TRUE(Told(0) && Told(2));

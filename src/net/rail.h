@@ -52,8 +52,8 @@ class RailSink {
   // The next so many bytes of the body are in place, still in this core's cache: to be checked now.
   virtual void Landed(std::uint32_t item, std::size_t bytes) = 0;
   // The item's end, once for each item of the batch, before the batch ends; from then on the rail does not
-  // touch its pieces. ok: its body is whole and was one record's. kMiss: it was not, or the server has none;
-  // other codes are the server's, the sink's or the connection's.
+  // touch its pieces. ok: its body is whole and was one record's. kLapsed: it was not, and may be asked for
+  // again. kMiss: the server has none; other codes are the server's, the sink's or the connection's.
   virtual void End(std::uint32_t item, const Status& status) = 0;
 
  protected:

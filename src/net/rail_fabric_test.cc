@@ -162,7 +162,7 @@ TEST_F(RailFabricTest, WhatIsMissingRefusedOrTornIsThatItemsAlone) {
   EXPECT_TRUE(ReadNow({99, 2, 4, 3}, sink).ok());
   EXPECT_EQ(sink.ends[0].code(), Code::kMiss);
   EXPECT_EQ(sink.ends[1].code(), Code::kBusy);
-  EXPECT_EQ(sink.ends[2].code(), Code::kMiss);
+  EXPECT_EQ(sink.ends[2].code(), Code::kLapsed);
   EXPECT_TRUE(sink.ends[3].ok());
   EXPECT_TRUE(std::ranges::equal(sink.bodies[3], source_.Block(3)));
 }
@@ -176,7 +176,7 @@ TEST_F(RailFabricTest, ARecordThatGoesWhileItIsFetchedIsNotSaidToBeWhole) {
   while (here_->reads == 0) pair_.loop->Turn();
   source_.torn = 2;
   EXPECT_TRUE(pair_.loop->BlockOn(std::move(read)).ok());
-  EXPECT_EQ(sink.ends[0].code(), Code::kMiss);
+  EXPECT_EQ(sink.ends[0].code(), Code::kLapsed);
   EXPECT_TRUE(sink.ends[1].ok());
 }
 

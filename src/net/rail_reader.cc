@@ -167,7 +167,7 @@ void RailReader::EndItems(Batch& batch, std::span<const std::byte> whole) {
   for (std::uint32_t item = 0; item < batch.items; ++item) {
     Status& status = batch.outcome[item];
     if (status.ok() && whole[item] != std::byte{1})
-      status = Status(Code::kMiss, Text(stream_->peer(), ": gave the slot to another record meanwhile"));
+      status = Status(Code::kLapsed, Text(stream_->peer(), ": gave the slot to another record meanwhile"));
     sink->End(item, status);
   }
   batch.done.Set();

@@ -222,7 +222,7 @@ TEST_F(RailTest, WhatIsMissingRefusedOrTornIsThatItemsAlone) {
   EXPECT_TRUE(ReadNow({99, 4, 5, 3}, sink).ok());
   EXPECT_EQ(sink.ends[0].code(), Code::kMiss);
   EXPECT_EQ(sink.ends[1].code(), Code::kBusy);
-  EXPECT_EQ(sink.ends[2].code(), Code::kMiss);
+  EXPECT_EQ(sink.ends[2].code(), Code::kLapsed);
   EXPECT_THAT(std::string(sink.ends[2].message()), HasSubstr("another record"));
   EXPECT_TRUE(sink.ends[3].ok());
   EXPECT_TRUE(sink.bodies[3] == source_.blocks[3]);
