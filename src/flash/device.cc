@@ -129,7 +129,8 @@ Status Device::Ended(Transfer& transfer, Status status) {
   transfer.Unlink();
   Land(transfer);
   if (transfer.kind == Kind::kRead) {
-    estimate_.Ended(transfer.expected, transfer.bytes, now, status.ok() && in_service_);
+    const bool ran = !Stood(now) && stood_until_ <= transfer.expected.at;
+    estimate_.Ended(transfer.expected, transfer.bytes, now, status.ok() && in_service_ && ran);
     transfer.expected.line = Estimate::kEnded;
   } else if (transfer.kind == Kind::kWrite) {
     estimate_.WriteEnded();
@@ -234,6 +235,7 @@ void Device::Bad() {
 }
 
 void Device::Tick(Instant now) {
+  if (Stood(now)) stood_until_ = now;
   watched_us_ += std::min(now.UsSince(std::exchange(ticked_, now)), kMaxTickGapUs);
   const Transfer* oldest = flying_.front();
   if (oldest == nullptr || !in_service_) return;

@@ -32,6 +32,9 @@ inline constexpr std::uint32_t kTrustReads = 128;
 // A node looks at its devices far more often than this. Where more time lies between two looks, the node
 // itself did not run, and no more than this of it counts as a transfer's.
 inline constexpr std::int64_t kMaxTickGapUs = 1'000'000;
+// Where ticks are farther apart the process stood, or hardly ran: a read of that time says nothing of the
+// device.
+inline constexpr std::int64_t kStoodUs = 200'000;
 
 // As long as more than this many bytes of reads are at the device, others wait their turn here. It keeps any
 // device busy, and a device that serves what it has in an order of its own then cannot make the time that a
@@ -130,6 +133,7 @@ class Device final {
   // The transfer is no longer at the device; what its caller is told.
   Status Ended(Transfer& transfer, Status status);
   void Land(Transfer& transfer);
+  bool Stood(Instant now) const { return ticked_ != Instant() && now.UsSince(ticked_) > kStoodUs; }
   Task<Status> Admit(Transfer& transfer);
   Task<Status> ReadFile(std::span<std::byte> into, std::uint64_t offset);
   Task<Status> ReadPiece(std::span<std::byte> into, std::uint64_t offset, const Arrived& arrived);
@@ -146,6 +150,7 @@ class Device final {
   List<Transfer> waiting_[2];  // reads, writes
   List<Transfer> flying_;      // oldest first
   Instant ticked_;
+  Instant stood_until_;              // when it last had
   std::int64_t watched_us_ = 0;      // that passed between ticks, each gap up to kMaxTickGapUs
   std::uint32_t at_[3] = {};         // the device, by kind
   std::uint64_t read_bytes_at_ = 0;  // the device

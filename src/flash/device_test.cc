@@ -67,6 +67,27 @@ TEST_F(DeviceTest, ALargeReadIsToldOfAsItComesAndIsOneTransfer) {
   EXPECT_EQ(device_->counts().read_bytes, into.size());
 }
 
+TEST_F(DeviceTest, ReadDuringWhichTheProcessStoodTeachesNothingOfTheDevice) {
+  const Buffer buffer = pool_.Take(kFileBytes);
+  const auto into = buffer.bytes().first(64u << 10);
+  const auto read = [&](std::int64_t stands_us, std::int64_t ticks_us) {
+    Task<Status> task = device_->Read(into, 0);
+    for (std::int64_t us = 0; us < stands_us; us += ticks_us) {
+      clock_.AdvanceUs(ticks_us);
+      device_->Tick(clock_.Now());
+    }
+    EXPECT_TRUE(loop_->BlockOn(std::move(task)).ok());
+    device_->Tick(clock_.Now());
+  };
+  for (int i = 0; i < 50; ++i) read(0, 1);
+  const double before_us = device_->EstimateUs(1u << 20);
+  for (int i = 0; i < 16; ++i) read(900'000, 900'000);
+  EXPECT_EQ(device_->EstimateUs(1u << 20), before_us);
+  // A device that is as slow, beside a process that runs.
+  for (int i = 0; i < 16; ++i) read(900'000, 50'000);
+  EXPECT_GT(device_->EstimateUs(1u << 20), 100'000);
+}
+
 TEST_F(DeviceTest, ASmallReadIsOneOperation) {
   const Buffer buffer = pool_.Take(kFileBytes);
   ASSERT_TRUE(Read(buffer.bytes().first(2 * kReadPieceBytes - 4096), 0).ok());
