@@ -3,9 +3,10 @@
 // - of namespaces that are to be at several members, what came or was used here since the last pass;
 // - to a member that has joined with room, the branches that are its by rendezvous, the hottest first;
 // - to members whose role is to store, what has cooled here, once blocks begin to leave this node.
-// So a block is offered once unless it was used since: the store notes what was, or the walk goes by when
-// each was used last. Offers go out one at a time, and behind each there is a rest of nineteen times as long
-// as it took: so they take at most a twentieth of what the rails carry, however fast these are.
+// So a block is offered once unless it was used since, or was refused for a reason that passes: the store
+// notes what was, or the walk goes by when each was used last. Offers go out one at a time, and behind each
+// there is a rest of nineteen times as long as it took: so they take at most a twentieth of what the rails
+// carry, however fast these are.
 //
 // A member whose role is to store does none of it.
 #pragma once

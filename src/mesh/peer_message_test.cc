@@ -5,6 +5,7 @@
 
 #include "base/random.h"
 #include "mesh/breaker.h"
+#include "mesh/peer_table.h"
 
 namespace cistern::mesh {
 namespace {
@@ -176,6 +177,26 @@ TEST(BreakerTest, WhatFailsTogetherCountsOnceAndPausesEndAtHalfAMinute) {
     EXPECT_TRUE(breaker.Allows(At(us)));
   }
   EXPECT_FALSE(breaker.Allows(At(us - 1)));
+}
+
+TEST(PeerTest, DeadlineInWhichItAnsweredOthersDoesNotCloseIt) {
+  const Status late(Code::kTooLate, "late");
+  Peer peer;
+  peer.Note(Status(), At(1'000'000), 100);
+  // A match was asked for, then blocks landed, then its time was over.
+  peer.Note(Status(), At(1'030'000), 20'000);
+  peer.Note(late, At(1'040'000), 40'000);
+  EXPECT_TRUE(peer.breaker.Allows(At(1'040'000)));
+  peer.Note(late, At(1'070'000), 40'000);
+  EXPECT_FALSE(peer.breaker.Allows(At(1'070'000))) << "nothing came any more";
+}
+
+TEST(PeerTest, DeadlineThatLeftItNoTimeDoesNotCloseIt) {
+  Peer peer;
+  peer.Note(Status(Code::kTooLate, "late"), At(1'000'000), Peer::kPatienceUs - 1);
+  EXPECT_TRUE(peer.breaker.Allows(At(1'000'000)));
+  peer.Note(Status(Code::kTooLate, "late"), At(1'000'000), Peer::kPatienceUs);
+  EXPECT_FALSE(peer.breaker.Allows(At(1'000'000)));
 }
 
 }  // namespace

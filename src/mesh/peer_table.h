@@ -30,16 +30,19 @@ struct Peer {
   bool greeted = false;                        // it has said what room it has, in this start
 
   // What of a question's outcome is the peer's fault. A miss is not: an index is a hint; nor is a deadline
-  // that left it no time.
+  // that left it no time, or in which it answered others: it is slow, and what else it is asked comes.
   static constexpr std::int64_t kPatienceUs = 20'000;
   void Note(const Status& outcome, Instant now, std::int64_t waited_us) {
     switch (outcome.code()) {
       case Code::kOk:
       case Code::kMiss:
       case Code::kBusy:
-      case Code::kMismatch: breaker.Succeeded(); break;
+      case Code::kMismatch:
+        heard_at_ = now;
+        breaker.Succeeded();
+        break;
       case Code::kTooLate:
-        if (waited_us >= kPatienceUs) breaker.Failed(now, true);
+        if (waited_us >= kPatienceUs && now.UsSince(heard_at_) >= waited_us) breaker.Failed(now, true);
         break;
       default: breaker.Failed(now, false); break;
     }
@@ -60,6 +63,7 @@ struct Peer {
  private:
   double landed_bytes_ = 256'000, landed_us_ = 256;
   Instant landed_at_;
+  Instant heard_at_;  // it answered something
 };
 
 class PeerTable final {
