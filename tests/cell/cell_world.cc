@@ -210,8 +210,12 @@ Task<void> CellWorld::Read(TestNode& at, TestNode& from, RecordName name, std::u
   ++taken;
   Say(Text("record ", record.put, " of ", from.host, " taken at ", at.host, ", a ", answered->a, ", seen ",
            at.member->state().seen, ", applied ", at.member->state().applied));
-  // What a member has seen before it has noticed a restore is the earlier etcd's.
-  const std::uint64_t life = calm_ && answered->history == unnoticed_ ? etcd_lives_ - 1 : etcd_lives_;
+  // What a member has seen before it has noticed a restore is the earlier etcd's, unless it has seen more
+  // since: who was in no cell then joins under the earlier history until somebody notices.
+  const auto saw = seen_at_restore_.find(&at);
+  const bool earlier = calm_ && answered->history == unnoticed_ && saw != seen_at_restore_.end() &&
+                       at.member->state().seen <= saw->second;
+  const std::uint64_t life = earlier ? etcd_lives_ - 1 : etcd_lives_;
   taken_.push_back(
       {&at, name.name, record.chain, answered->history, life, answered->a, at.member->state().seen});
   for (const Dropped& dropped : dropped_) CheckTaken(taken_.back(), dropped);
@@ -379,6 +383,10 @@ void CellWorld::Restore() {
   backup_revisions_.clear();
   calm_ = true;
   unnoticed_ = history;
+  seen_at_restore_.clear();
+  for (const auto& node : cell_.nodes) {
+    if (node->member && node->member->joined()) seen_at_restore_[node.get()] = node->member->state().seen;
+  }
   const Instant until = cell_.clock.Now().PlusUs(60 * kSecond);
   const auto noticed = [&] {
     return HistoryInEtcd() != history && std::ranges::none_of(cell_.nodes, [&](const auto& node) {

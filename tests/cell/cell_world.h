@@ -137,8 +137,9 @@ class CellWorld final {
   Instant leases_broken_until_;  // etcd itself broke its word on leases
   std::vector<std::shared_ptr<const etcd::SimulatedEtcd::Backup>> backups_;
   std::vector<std::int64_t> backup_revisions_;
-  bool calm_ = false;            // a restored etcd is to be noticed first
-  std::uint64_t unnoticed_ = 0;  // the history before it
+  bool calm_ = false;                                        // a restored etcd is to be noticed first
+  std::uint64_t unnoticed_ = 0;                              // the history before it
+  std::map<const TestNode*, std::int64_t> seen_at_restore_;  // of those that were in the cell
 };
 
 }  // namespace cistern::mesh
