@@ -36,7 +36,10 @@ Task<store::HandedOver> ChainGiver::Give(store::GiveOrder order) {
   Stop();
   work->number = number_;
   work->deadline = order.deadline;
-  store::WalkOrder walk = offers_.WalkOfShared();
+  // Nobody could read the others here.
+  store::WalkOrder walk = offers_.WalkOfShared([this](const catalog::NamespaceEntry& entry) {
+    return store_.switches().on(store::Switch::kReads, entry.slot);
+  });
   walk.lower_tier = order.lower_tier;
   walk.deadline = order.deadline;
   work->walk = store_.WalkChains(std::move(walk));

@@ -266,6 +266,16 @@ TEST_F(HandOverTest, WhatCouldNotBeReadIsGivenWhenItCan) {
   EXPECT_EQ(given.left, 0u);
 }
 
+TEST_F(HandOverTest, NamespaceWhoseReadsAreOffIsNotOffered) {
+  StartNodes(2);
+  PutChain(0, 1, 20);
+  ASSERT_TRUE(loop->BlockOn(node(0).store->Turn(store::Switch::kReads, false, "")).has_value());
+  const store::HandedOver given = Give(0, 60 * kSecond);
+  EXPECT_EQ(given.blocks, 0u);
+  EXPECT_EQ(given.left, 20u);
+  EXPECT_EQ(node(0).giver->counters().refused.value(), 0u);
+}
+
 // What came before its time has passed counts, and it is read from as before.
 TEST_F(HandOverTest, MemberThatReadsSlowlyAnswersInTimeHowFarItHasCome) {
   constexpr std::size_t kBlock = 512u << 10;

@@ -30,6 +30,8 @@ std::string_view ToString(Drain::Stage stage) {
 }
 
 Task<bool> Drain::Run(DrainOrder order) {
+  if (complete() && order.memory_goes <= memory_goes_ && order.lower_tier_goes <= lower_tier_goes_)
+    co_return true;
   Stop();
   const std::uint64_t number = number_;
   const bool writes = order.memory_goes && lower_.present();
@@ -43,9 +45,16 @@ Task<bool> Drain::Run(DrainOrder order) {
   handed_over_.reset();
   std::optional<Task<HandedOver>> giving;
   if (hand_over_ != nullptr) hand_over_->SetDraining(true);
-  // Beside the writing: each may take all the time that there is.
-  if (hand_over_ != nullptr && order.memory_goes)
+  if (hand_over_ != nullptr && order.memory_goes) {
+    // Who takes a block reads it here, where an order before this one may have ended that.
+    if (switches_.closed(Switch::kReads)) {
+      switches_.Close(Switch::kReads, false);
+      co_await namespaces_.ShowAll();
+      if (number != number_) co_return false;
+    }
+    // Beside the writing: each may take all the time that there is.
     giving.emplace(hand_over_->Give({.deadline = order.deadline, .lower_tier = order.lower_tier_goes}));
+  }
   co_await CountAlone(number, order.deadline);
   if (writes) co_await WriteDown(number, order.deadline);
   if (giving) {

@@ -231,5 +231,48 @@ TEST_F(DrainTest, WithoutFlashMemoryAloneHasItAndTheCountSaysSo) {
   EXPECT_EQ(Gets(0, 10), 10u);
 }
 
+// Another node that takes some of what it is offered. It reads it here, as a client would.
+struct Takes final : store::HandOver {
+  explicit Takes(const store::TestStore& store) : of(store) {}
+  void SetDraining(bool) override {}
+  void Stop() override {}
+  Task<store::HandedOver> Give(store::GiveOrder) override { return Taken(of.loop->executor()); }
+  Task<store::HandedOver> Taken(Executor&) {
+    ++orders;
+    const std::uint64_t blocks = of.store->Serves(0) ? takes : 0;
+    co_return store::HandedOver{.blocks = blocks, .left = 10 - blocks, .members = 1};
+  }
+
+  const store::TestStore& of;
+  std::uint64_t takes = 0;
+  int orders = 0;
+};
+
+TEST_F(DrainTest, WhatOtherNodesLeftTheyAreOfferedByTheNextOrder) {
+  Start(0);
+  PutChain(0, 9, kBytes);
+  Takes others(*t);
+  others.takes = 7;
+  t->store->drain().SetHandOver(&others);
+  Begin(true);
+  Await();
+  EXPECT_EQ(drain().lost(), 3u);
+  EXPECT_FALSE(Here(0));
+  others.takes = 10;
+  Begin(true);
+  Await();
+  EXPECT_TRUE(drain().complete());
+  EXPECT_FALSE(Here(0)) << "reads end again";
+  // Whoever orders it once more, so that the node ends then, waits for nothing.
+  others.takes = 0;
+  Begin(true);
+  Await();
+  EXPECT_TRUE(*ended);
+  EXPECT_TRUE(drain().complete());
+  EXPECT_EQ(others.orders, 2);
+  End();
+  t->store->drain().SetHandOver(nullptr);
+}
+
 }  // namespace
 }  // namespace cistern
