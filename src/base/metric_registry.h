@@ -127,7 +127,7 @@ void AddFields(MetricRegistry& registry, std::string_view section,
   for (const MetricMember<Owner, Value>& field : fields) {
     registry.Add(section, {field.name, field.kind, field.help},
                  [read, member = field.member]() -> MetricValue {
-                   if constexpr (std::is_same_v<Value, Counter>) {
+                   if constexpr (std::is_same_v<Value, Counter> || std::is_same_v<Value, SharedCounter>) {
                      return (read().*member).value();
                    } else {
                      return read().*member;

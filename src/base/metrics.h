@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Numbers about the running store. Each has one writer, the thread that owns it, and costs it a plain
-// addition; any thread may read, and sees each number whole, though not all of them at one instant.
+// addition, unless it says otherwise; any thread may read, and sees each number whole, though not all of them
+// at one instant.
 #pragma once
 
 #include <array>
@@ -13,6 +14,16 @@ namespace cistern {
 class Counter {
  public:
   void Add(std::uint64_t n = 1) { value_.store(value() + n, std::memory_order_relaxed); }
+  std::uint64_t value() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::uint64_t> value_{0};
+};
+
+// Only grows, and several threads add to it.
+class SharedCounter {
+ public:
+  void Add(std::uint64_t n = 1) { value_.fetch_add(n, std::memory_order_relaxed); }
   std::uint64_t value() const { return value_.load(std::memory_order_relaxed); }
 
  private:

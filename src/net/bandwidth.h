@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A bound on bytes a second, as turns in the order of asking: who has bytes to move is told when to begin.
 // What nobody used is kept for a moment, so that a bound does not slow what is below it. Time comes in as a
-// value. Of one thread, but for the counter.
+// value. Of any thread.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <mutex>
 
 #include "base/clock.h"
 #include "base/metrics.h"
@@ -26,21 +27,27 @@ class Bandwidth final {
   // Infinity without a bound.
   double bytes_per_us() const { return 1e3 / ns_a_byte_; }
   // When bytes that are asked for now begin: not before now.
-  Instant BeginAt(Instant now) const { return bounded() ? std::max(now, free_at_) : now; }
+  Instant BeginAt(Instant now) const {
+    if (!bounded()) return now;
+    const std::lock_guard lock(mutex_);
+    return std::max(now, free_at_);
+  }
   // The same, and takes the turn. However many they are, they go at once when it comes: who asks next waits.
   Instant Take(std::uint64_t bytes, Instant now) {
-    const Instant begin = BeginAt(now);
-    if (!bounded()) return begin;
+    if (!bounded()) return now;
+    const std::lock_guard lock(mutex_);
+    const Instant begin = std::max(now, free_at_);
     free_at_ = std::max(free_at_, now.PlusNs(-kKeptNs))
                    .PlusNs(static_cast<std::int64_t>(ns_a_byte_ * static_cast<double>(bytes)));
     if (begin > now) waits_.Add();
     return begin;
   }
-  // Turns that did not begin at once. Of any thread.
+  // Turns that did not begin at once.
   const Counter& waits() const { return waits_; }
 
  private:
   const double ns_a_byte_;
+  mutable std::mutex mutex_;
   Instant free_at_;
   Counter waits_;
 };

@@ -8,9 +8,14 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <charconv>
 #include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -18,6 +23,7 @@
 #include "base/fd.h"
 #include "base/format.h"
 #include "base/nearest.h"
+#include "base/task_group.h"
 #include "net/pieces.h"
 
 namespace cistern::net {
@@ -96,10 +102,51 @@ Result<Fd> MakeSocket(int family) {
 
 bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
+// Connections to one address that are open, by the loop that they belong to and the host that they are from.
+// Of any thread.
+class OpenConnections final : public std::enable_shared_from_this<OpenConnections> {
+ public:
+  explicit OpenConnections(std::size_t loops) : all_(loops, 0) {}
+
+  struct Place {
+    std::size_t loop = 0;
+    std::shared_ptr<const void> kept;  // as long as the connection is open
+  };
+  Place Add(const std::string& peer) {
+    const std::string host = peer.substr(0, peer.rfind(':'));
+    const std::lock_guard lock(mutex_);
+    std::vector<std::size_t>& from_host = of_host_.try_emplace(host, all_.size(), 0).first->second;
+    std::size_t best = 0;
+    for (std::size_t loop = 1; loop < all_.size(); ++loop) {
+      if (std::pair(from_host[loop], all_[loop]) < std::pair(from_host[best], all_[best])) best = loop;
+    }
+    ++from_host[best];
+    ++all_[best];
+    return {best, std::shared_ptr<const void>(nullptr, [self = shared_from_this(), best, host](const void*) {
+              self->Remove(best, host);
+            })};
+  }
+
+ private:
+  void Remove(std::size_t loop, const std::string& host) {
+    const std::lock_guard lock(mutex_);
+    const auto from_host = of_host_.find(host);
+    --all_[loop];
+    --from_host->second[loop];
+    if (std::ranges::all_of(from_host->second, [](std::size_t count) { return count == 0; }))
+      of_host_.erase(from_host);
+  }
+
+  std::mutex mutex_;
+  std::vector<std::size_t> all_;                             // by loop
+  std::map<std::string, std::vector<std::size_t>> of_host_;  // the same, of the hosts that have any
+};
+
 class TcpStream final : public Stream {
  public:
-  TcpStream(io::Loop& loop, Fd socket, std::string peer)
-      : loop_(loop), socket_(std::move(socket)), peer_(std::move(peer)) {
+  // `kept` goes with the stream.
+  TcpStream(io::Loop& loop, Fd socket, std::string peer, std::shared_ptr<const void> kept)
+      : loop_(loop), socket_(std::move(socket)), peer_(std::move(peer)), kept_(std::move(kept)) {
     SetOption(socket_.get(), IPPROTO_TCP, TCP_NODELAY, 1);
     SetOption(socket_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(kUserTimeoutMs));
   }
@@ -202,13 +249,15 @@ class TcpStream final : public Stream {
   io::Loop& loop_;
   Fd socket_;
   const std::string peer_;
+  const std::shared_ptr<const void> kept_;
   io::FdWatch watch_;
   Event readable_, writable_;
   std::size_t received_ = 0, sent_ = 0;  // since others had their turn
 };
 
-Result<std::unique_ptr<Stream>> MakeStream(io::Loop& loop, Fd socket, std::string peer) {
-  auto stream = std::make_unique<TcpStream>(loop, std::move(socket), std::move(peer));
+Result<std::unique_ptr<Stream>> MakeStream(io::Loop& loop, Fd socket, std::string peer,
+                                           std::shared_ptr<const void> kept = nullptr) {
+  auto stream = std::make_unique<TcpStream>(loop, std::move(socket), std::move(peer), std::move(kept));
   if (Status status = stream->Start(); !status.ok()) return Error(std::move(status));
   return stream;
 }
@@ -230,12 +279,23 @@ class TcpListener final : public Listener {
   const std::string& address() const override { return address_; }
 
   Task<Result<std::unique_ptr<Stream>>> Accept(Instant deadline) override {
+    Result<Accepted> accepted = co_await AcceptSocket(deadline);
+    if (!accepted) co_return Error(std::move(accepted.error()));
+    co_return MakeStream(loop_, std::move(accepted->socket), std::move(accepted->peer));
+  }
+
+  struct Accepted {
+    Fd socket;
+    std::string peer;
+  };
+  // As Accept, and of no loop yet.
+  Task<Result<Accepted>> AcceptSocket(Instant deadline) {
     for (;;) {
       Address from;
       from.size = sizeof(from.storage);
       Fd socket(::accept4(socket_.get(), reinterpret_cast<sockaddr*>(&from.storage), &from.size,
                           SOCK_NONBLOCK | SOCK_CLOEXEC));
-      if (socket.valid()) co_return MakeStream(loop_, std::move(socket), TextOf(from));
+      if (socket.valid()) co_return Accepted{std::move(socket), TextOf(from)};
       // Who went away before it was accepted is nobody.
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (!WouldBlock(errno)) {
@@ -255,6 +315,130 @@ class TcpListener final : public Listener {
   const std::string address_;
   io::FdWatch watch_;
   Event acceptable_;
+};
+
+Result<std::unique_ptr<TcpListener>> ListenAt(io::Loop& loop, const std::string& address) {
+  Result<Address> at = ParseAddress(address);
+  if (!at) return Error(at.error());
+  Result<Fd> socket = MakeSocket(at->storage.ss_family);
+  if (!socket) return Error(socket.error());
+  SetOption(socket->get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (::bind(socket->get(), at->get(), at->size) != 0 || ::listen(socket->get(), kBacklog) != 0) {
+    const int error = errno;
+    if (error == EADDRINUSE) {
+      return Error(Code::kBusy, Text(address, ": another process listens there; choose another port"));
+    }
+    return Error(error == EADDRNOTAVAIL ? Code::kInvalid : Code::kIoError,
+                 Text(address, ": ", ErrnoText(error)));
+  }
+  at->size = sizeof(at->storage);
+  (void)::getsockname(socket->get(), reinterpret_cast<sockaddr*>(&at->storage), &at->size);
+  auto listener = std::make_unique<TcpListener>(loop, std::move(*socket), TextOf(*at));
+  if (Status status = listener->Start(); !status.ok()) return Error(std::move(status));
+  return listener;
+}
+
+// Connections that one loop takes for several, and those that wait until theirs asks for them.
+class SharedListener final : public std::enable_shared_from_this<SharedListener> {
+ public:
+  SharedListener(std::span<io::Loop* const> loops, std::unique_ptr<TcpListener> listener)
+      : address_(listener->address()),
+        open_(std::make_shared<OpenConnections>(loops.size())),
+        loops_(loops.begin(), loops.end()),
+        came_(loops.size()),
+        listener_(std::move(listener)),
+        tasks_(executor()) {}
+
+  void Start() { tasks_.Spawn(AcceptAll()); }
+  // No connection is taken any more. On the first loop's thread.
+  void End() {
+    tasks_.Drop();
+    listener_.reset();
+  }
+
+  const std::string& address() const { return address_; }
+  io::Loop& loop(std::size_t at) const { return *loops_[at]; }
+
+  Executor& executor() { return loops_.front()->executor(); }
+
+  struct Connection {
+    Fd socket;
+    std::string peer;
+    std::shared_ptr<const void> kept;
+  };
+  // Both on that loop's thread. None: nobody waits, and `came` says when somebody does.
+  std::optional<Connection> Take(std::size_t at) {
+    std::deque<Connection>& waiting = came_[at].waiting;
+    if (waiting.empty()) return std::nullopt;
+    Connection next = std::move(waiting.front());
+    waiting.pop_front();
+    if (waiting_.fetch_sub(1) == kMostWaiting)
+      loops_.front()->PostRemote([self = shared_from_this()] { self->room_.Pulse(); });
+    return next;
+  }
+  Event& came(std::size_t at) { return came_[at].event; }
+
+ private:
+  static constexpr int kMostWaiting = kBacklog;     // what comes past them waits in the system's queue
+  static constexpr std::int64_t kPauseUs = 50'000;  // while the process has no descriptor
+
+  struct Came {  // of a loop
+    std::deque<Connection> waiting;
+    Event event;
+  };
+
+  Task<void> AcceptAll() {
+    for (;;) {
+      while (waiting_.load() >= kMostWaiting) co_await room_.Wait();
+      auto accepted = co_await listener_->AcceptSocket(Instant::Never());
+      if (!accepted) {
+        (void)co_await SleepUntil(executor().Now().PlusUs(kPauseUs));
+        continue;
+      }
+      OpenConnections::Place place = open_->Add(accepted->peer);
+      const auto next = std::make_shared<Connection>(std::move(accepted->socket), std::move(accepted->peer),
+                                                     std::move(place.kept));
+      waiting_.fetch_add(1);
+      loops_[place.loop]->PostRemote([self = shared_from_this(), at = place.loop, next] {
+        self->came_[at].waiting.push_back(std::move(*next));
+        self->came_[at].event.Pulse();
+      });
+    }
+  }
+
+  const std::string address_;
+  const std::shared_ptr<OpenConnections> open_;
+  const std::vector<io::Loop*> loops_;
+  std::vector<Came> came_;
+  std::atomic<int> waiting_{0};  // of all loops
+  Event room_;                   // of the first loop
+  std::unique_ptr<TcpListener> listener_;
+  TaskGroup tasks_;
+};
+
+class ListenerOfLoop final : public Listener {
+ public:
+  ListenerOfLoop(std::shared_ptr<SharedListener> shared, std::size_t at)
+      : shared_(std::move(shared)), at_(at) {}
+  ~ListenerOfLoop() override {
+    if (at_ == 0) shared_->End();
+  }
+
+  Executor& executor() override { return shared_->loop(at_).executor(); }
+  const std::string& address() const override { return shared_->address(); }
+  Task<Result<std::unique_ptr<Stream>>> Accept(Instant deadline) override {
+    for (;;) {
+      if (auto next = shared_->Take(at_))
+        co_return MakeStream(shared_->loop(at_), std::move(next->socket), std::move(next->peer),
+                             std::move(next->kept));
+      if (Status status = co_await shared_->came(at_).Wait(deadline); !status.ok())
+        co_return Error(status.code(), Text(address(), ": nobody connected before the deadline"));
+    }
+  }
+
+ private:
+  const std::shared_ptr<SharedListener> shared_;
+  const std::size_t at_;
 };
 
 }  // namespace
@@ -286,24 +470,19 @@ Task<Result<std::unique_ptr<Stream>>> TcpNetwork::Connect(std::string address, I
 }
 
 Result<std::unique_ptr<Listener>> TcpNetwork::Listen(const std::string& address) {
-  Result<Address> at = ParseAddress(address);
-  if (!at) return Error(at.error());
-  Result<Fd> socket = MakeSocket(at->storage.ss_family);
-  if (!socket) return Error(socket.error());
-  SetOption(socket->get(), SOL_SOCKET, SO_REUSEADDR, 1);
-  if (::bind(socket->get(), at->get(), at->size) != 0 || ::listen(socket->get(), kBacklog) != 0) {
-    const int error = errno;
-    if (error == EADDRINUSE) {
-      return Error(Code::kBusy, Text(address, ": another process listens there; choose another port"));
-    }
-    return Error(error == EADDRNOTAVAIL ? Code::kInvalid : Code::kIoError,
-                 Text(address, ": ", ErrnoText(error)));
-  }
-  at->size = sizeof(at->storage);
-  (void)::getsockname(socket->get(), reinterpret_cast<sockaddr*>(&at->storage), &at->size);
-  auto listener = std::make_unique<TcpListener>(loop_, std::move(*socket), TextOf(*at));
-  if (Status status = listener->Start(); !status.ok()) return Error(std::move(status));
-  return listener;
+  return ListenAt(loop_, address);
+}
+
+Result<std::vector<std::unique_ptr<Listener>>> ListenFor(std::span<io::Loop* const> loops,
+                                                         const std::string& address) {
+  auto listener = ListenAt(*loops.front(), address);
+  if (!listener) return Error(std::move(listener.error()));
+  const auto shared = std::make_shared<SharedListener>(loops, std::move(*listener));
+  shared->Start();
+  std::vector<std::unique_ptr<Listener>> listeners;
+  for (std::size_t at = 0; at < loops.size(); ++at)
+    listeners.push_back(std::make_unique<ListenerOfLoop>(shared, at));
+  return listeners;
 }
 
 }  // namespace cistern::net

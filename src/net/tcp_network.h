@@ -4,6 +4,11 @@
 // meanwhile.
 #pragma once
 
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
 #include "io/loop.h"
 #include "net/stream.h"
 
@@ -21,5 +26,12 @@ class TcpNetwork final : public Network {
  private:
   io::Loop& loop_;
 };
+
+// One address for several loops, at least one: a listener for each, in their order. A connection belongs to
+// the loop that has the fewest from that host, and of these the fewest in all. Called on the first loop's
+// thread, which takes all of them, and whose listener goes when no other thread is in an Accept. The loops
+// outlive what is posted to them. As Network::Listen otherwise.
+Result<std::vector<std::unique_ptr<Listener>>> ListenFor(std::span<io::Loop* const> loops,
+                                                         const std::string& address);
 
 }  // namespace cistern::net

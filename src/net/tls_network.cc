@@ -89,7 +89,11 @@ Task<Result<std::unique_ptr<Stream>>> TlsNetwork::Connect(std::string address, I
 Result<std::unique_ptr<Listener>> TlsNetwork::Listen(const std::string& address) {
   auto below = below_.Listen(address);
   if (!below) return below;
-  return std::unique_ptr<Listener>(std::make_unique<TlsListener>(std::move(*below), context_, after_));
+  return Over(std::move(*below));
+}
+
+std::unique_ptr<Listener> TlsNetwork::Over(std::unique_ptr<Listener> below) const {
+  return std::make_unique<TlsListener>(std::move(below), context_, after_);
 }
 
 }  // namespace cistern::net

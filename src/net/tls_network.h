@@ -31,6 +31,8 @@ class TlsNetwork final : public Network {
   Task<Result<std::unique_ptr<Stream>>> Connect(std::string address, Instant deadline) override;
   // Accept gives streams whose other end has proved itself, however long others take to.
   Result<std::unique_ptr<Listener>> Listen(const std::string& address) override;
+  // The same over one of the network's below.
+  std::unique_ptr<Listener> Over(std::unique_ptr<Listener> below) const;
 
  private:
   Network& below_;
