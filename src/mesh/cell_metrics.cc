@@ -9,7 +9,7 @@
 #include "base/metric_registry.h"
 #include "mesh/local_block_store.h"
 #include "mesh/member.h"
-#include "mesh/rail_thread.h"
+#include "mesh/rail_threads.h"
 #include "mesh/sharing.h"
 
 namespace cistern::mesh {
@@ -172,13 +172,13 @@ constexpr Shared kShared[] = {
     {"index_bytes", MetricKind::kGauge, [](const Sharing& s) { return s.index().bytes(); }, "that they take"},
 };
 
-constexpr MetricMember<RailThread::Counters, Counter> kServed[] = {
-    {"served_blocks", MetricKind::kCounter, &RailThread::Counters::blocks,
+constexpr MetricMember<RailCounters, SharedCounter> kServed[] = {
+    {"served_blocks", MetricKind::kCounter, &RailCounters::blocks,
      "blocks that other members have read from this one"},
-    {"served_bytes", MetricKind::kCounter, &RailThread::Counters::bytes, "bytes of their bodies"},
-    {"served_below", MetricKind::kCounter, &RailThread::Counters::fetched,
+    {"served_bytes", MetricKind::kCounter, &RailCounters::bytes, "bytes of their bodies"},
+    {"served_below", MetricKind::kCounter, &RailCounters::fetched,
      "of these, blocks that were fetched from flash for it"},
-    {"served_gave_way", MetricKind::kCounter, &RailThread::Counters::gave_way,
+    {"served_gave_way", MetricKind::kCounter, &RailCounters::gave_way,
      "blocks that gave their slot to another one while they were sent, or whose reader was gone"},
 };
 
@@ -212,7 +212,10 @@ void AddMetrics(MetricRegistry& registry, const CellParts& cell) {
     registry.Add("cell", {shared.name, shared.kind, shared.help},
                  [sharing = cell.sharing, read = shared.read] { return MetricValue(read(*sharing)); });
   AddFields(registry, "cell", kServed,
-            [rails = cell.rails]() -> const RailThread::Counters& { return rails->counters(); });
+            [rails = cell.rails]() -> const RailCounters& { return rails->counters(); });
+  registry.Add("cell",
+               {"rail_threads", MetricKind::kGauge, "threads that carry blocks to other members and from them"},
+               [rails = cell.rails] { return MetricValue(std::uint64_t{rails->threads()}); });
   registry.Add(
       "cell",
       {"served_paced", MetricKind::kCounter, "sends to other members that waited, because of cell_bandwidth"},

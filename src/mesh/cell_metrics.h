@@ -13,14 +13,14 @@ namespace cistern::mesh {
 
 class LocalBlockStore;
 class Member;
-class RailThread;
+class RailThreads;
 class Sharing;
 
 struct CellParts {  // all borrowed; null, for the names alone
   const Member* member = nullptr;
   const LocalBlockStore* local = nullptr;
   const Sharing* sharing = nullptr;
-  const RailThread* rails = nullptr;
+  const RailThreads* rails = nullptr;
   // Names of namespaces that stand for another list in the cell, and why.
   const std::map<std::string, std::string>* conflicts = nullptr;
 };

@@ -6,6 +6,18 @@
 
 namespace cistern::mesh {
 
+std::shared_ptr<PeerRails::Rails> PeerRails::To(std::uint64_t peer) {
+  std::shared_ptr<Rails>& known = rails_[peer];
+  if (known == nullptr) known = std::make_shared<Rails>();
+  return known;
+}
+
+void PeerRails::BeginToDial(std::uint64_t peer, const std::shared_ptr<Rails>& rails, Instant deadline) {
+  if (rails->dialing || tasks_.closed()) return;
+  rails->dialing = true;
+  tasks_.Spawn(Dial(peer, rails, deadline));
+}
+
 Task<void> PeerRails::Dial(std::uint64_t peer, std::shared_ptr<Rails> rails, Instant deadline) {
   // A copy: what is known of the peer may be forgotten meanwhile.
   const std::string address = addresses_[peer];
@@ -21,9 +33,7 @@ Task<void> PeerRails::Dial(std::uint64_t peer, std::shared_ptr<Rails> rails, Ins
 
 Task<Status> PeerRails::Read(std::uint64_t peer, std::span<const net::ConstPiece> questions,
                              net::RailSink& sink, Instant deadline) {
-  std::shared_ptr<Rails>& known = rails_[peer];
-  if (known == nullptr) known = std::make_shared<Rails>();
-  const std::shared_ptr<Rails> rails = known;
+  const std::shared_ptr<Rails> rails = To(peer);
   const auto end_all = [&](const Status& why) {
     for (std::uint32_t item = 0; item < questions.size(); ++item) sink.End(item, why);
     return why;
@@ -36,10 +46,7 @@ Task<Status> PeerRails::Read(std::uint64_t peer, std::span<const net::ConstPiece
     }
     // The second rail is opened when the first has something to do.
     const bool more = rails->open.empty() || (rails->open.size() < kRails && best->outstanding() > 0);
-    if (more && !rails->dialing && !tasks_.closed()) {
-      rails->dialing = true;
-      tasks_.Spawn(Dial(peer, rails, deadline));
-    }
+    if (more) BeginToDial(peer, rails, deadline);
     if (best != nullptr && best->outstanding() < net::RailLimits::kBatches) {
       const Status status = co_await best->Read(questions, sink, deadline);
       co_return status;
@@ -52,6 +59,17 @@ Task<Status> PeerRails::Read(std::uint64_t peer, std::span<const net::ConstPiece
     if (!waited.ok()) co_return end_all(Status(Code::kTooLate, "no rail to the peer before the deadline"));
     if (rails->open.empty() && !rails->dialing) co_return end_all(rails->failed);
   }
+}
+
+Task<Status> PeerRails::Open(std::uint64_t peer, Instant deadline) {
+  const std::shared_ptr<Rails> rails = To(peer);
+  std::erase_if(rails->open, [](const auto& rail) { return !rail->status().ok(); });
+  if (rails->open.empty()) BeginToDial(peer, rails, deadline);
+  while (rails->open.empty() && rails->dialing && !rails->forgotten) {
+    const Status waited = co_await rails->dialed.Wait(deadline);
+    if (!waited.ok()) co_return waited;
+  }
+  co_return rails->open.empty() || rails->forgotten ? Status(Code::kGone, "no rail") : Status();
 }
 
 void PeerRails::Forget(std::uint64_t peer) {

@@ -36,6 +36,8 @@ class PeerRails final : public BlockRails {
   void SetAddress(std::uint64_t peer, std::string address) { addresses_[peer] = std::move(address); }
   Task<Status> Read(std::uint64_t peer, std::span<const net::ConstPiece> questions, net::RailSink& sink,
                     Instant deadline) override;
+  // Ends when a rail to the peer is open, so that a Read does not wait for one.
+  Task<Status> Open(std::uint64_t peer, Instant deadline);
   // Rails to a start of a member that is no more.
   void Forget(std::uint64_t peer);
   // Rails to all.
@@ -50,6 +52,8 @@ class PeerRails final : public BlockRails {
     Status failed;  // why the last dial did
     Event dialed;
   };
+  std::shared_ptr<Rails> To(std::uint64_t peer);
+  void BeginToDial(std::uint64_t peer, const std::shared_ptr<Rails>& rails, Instant deadline);
   Task<void> Dial(std::uint64_t peer, std::shared_ptr<Rails> rails, Instant deadline);
 
   net::Network& network_;

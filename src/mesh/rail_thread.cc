@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "base/event.h"
-#include "base/format.h"
 #include "mesh/block_server.h"
 #include "mesh/peer_rails.h"
 #include "net/tcp_network.h"
@@ -18,12 +17,39 @@
 namespace cistern::mesh {
 namespace {
 
-// Whose the leases of blocks are that are on their way to others.
-constexpr catalog::SessionId kSession = ~catalog::SessionId{0};
+// A block that a thread asks the core for.
+struct Brought {
+  ServedNamespace ns;
+  catalog::BlockName block;
+  Instant deadline;
+  std::int64_t worth_us = 0;
+  Result<std::uint64_t> kept = 0;
+  Event done;  // of the thread
+};
+
+// Who uses a block, asked by a thread.
+struct Noted {
+  ServedNamespace ns;
+  BlockKey key;
+  std::optional<std::vector<std::uint64_t>> notes;
+  Event done;  // of the thread
+};
+
+Task<void> BringFor(RailCommon& common, io::Loop& thread, std::shared_ptr<Brought> brought) {
+  brought->kept =
+      co_await common.store.Bring(brought->ns, brought->block, brought->deadline, brought->worth_us);
+  thread.PostRemote([brought] { brought->done.Set(); });
+}
+
+Task<void> NoteFor(RailCommon& common, io::Loop& thread, std::shared_ptr<Noted> noted) {
+  noted->notes = co_await common.store.NotesOf(noted->ns, noted->key);
+  thread.PostRemote([noted] { noted->done.Set(); });
+}
 
 }  // namespace
 
-// A read of the core's: its questions and its sink are the thread's until `done`.
+// What the core wants of a peer, of the thread until `done`: a read, whose questions and sink are the
+// thread's meanwhile, or, without a sink, an open rail.
 struct RailThread::Asked {
   std::uint64_t peer = 0;
   std::string address;
@@ -34,56 +60,34 @@ struct RailThread::Asked {
   Event done;  // of the core
 };
 
-// A block that the thread asks the core for.
-struct RailThread::Brought {
-  ServedNamespace ns;
-  catalog::BlockName block;
-  Instant deadline;
-  std::int64_t worth_us = 0;
-  Result<std::uint64_t> kept = 0;
-  Event done;  // of the thread
-};
-
-// Who uses a block, asked by the thread.
-struct RailThread::Noted {
-  ServedNamespace ns;
-  BlockKey key;
-  std::optional<std::vector<std::uint64_t>> notes;
-  Event done;  // of the thread
-};
-
 class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
  public:
-  Inside(RailThread& outside, std::unique_ptr<io::Loop> loop)
-      : outside_(outside),
-        core_(outside.parts_.core),
-        loop_(std::move(loop)),
-        tcp_(*loop_),
-        tasks_(loop_->executor()) {}
+  Inside(RailCommon& common, std::unique_ptr<io::Loop> loop)
+      : common_(common), loop_(std::move(loop)), tcp_(*loop_), tasks_(loop_->executor()) {}
 
   Executor& executor() { return loop_->executor(); }
   io::Loop& loop() { return *loop_; }
   net::Libfabric* fabric() { return fabric_.get(); }
 
-  Status Open(const std::string& listen) {
-    const Parts& parts = outside_.parts_;
-    net::Network* network = &tcp_;
-    if (parts.context != nullptr)
-      network = &sealed_.emplace(tcp_, *parts.context, net::AfterHandshake::kSealedChunks);
-    auto listener = network->Listen(listen);
-    if (!listener) return std::move(listener.error());
-    listener_ = std::move(*listener);
-    server_.emplace(BlockServer::Parts{executor(), parts.clock, parts.reader, outside_.view_, *this});
-    if (parts.fabric) {
-      auto fabric = net::Libfabric::Open(*loop_, *parts.fabric);
+  Status Open(const Listen& listen, const std::optional<net::LibfabricOptions>& options, Status* no_fabric) {
+    if (options) {
+      auto fabric = net::Libfabric::Open(*loop_, *options);
       if (fabric) {
         fabric_ = std::move(*fabric);
-        fabric_->CountIn(outside_.counters_.rdma_bytes);
-        outside_.fabric_name_ = Text(fabric_->kind(), " on ", fabric_->device());
+        fabric_->CountIn(common_.counters.rdma_bytes);
       } else {
-        outside_.no_fabric_ = fabric.error();
+        *no_fabric = fabric.error();
       }
     }
+    auto listener = listen(fabric_ != nullptr);
+    if (!listener) return std::move(listener.error());
+    net::Network* network = &tcp_;
+    listener_ = std::move(*listener);
+    if (common_.context != nullptr) {
+      network = &sealed_.emplace(tcp_, *common_.context, net::AfterHandshake::kSealedChunks);
+      listener_ = sealed_->Over(std::move(listener_));
+    }
+    server_.emplace(BlockServer::Parts{executor(), common_.clock, common_.reader, common_.view, *this});
     rails_.emplace(*network, fabric_.get());
     tasks_.Spawn(Accept());
     return Status();
@@ -97,7 +101,7 @@ class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
     fabric_.reset();
     listener_.reset();
   }
-  void Ask(std::shared_ptr<Asked> asked) { tasks_.Spawn(ReadFor(std::move(asked))); }
+  void Ask(std::shared_ptr<Asked> asked) { tasks_.Spawn(Do(std::move(asked))); }
   void Forget(std::uint64_t peer) { rails_->Forget(peer); }
   void ForgetAll() { rails_->ForgetAll(); }
 
@@ -109,32 +113,28 @@ class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
     brought->block = block;
     brought->deadline = std::min(deadline, executor().Now().PlusUs(kBringUs));
     brought->worth_us = worth_us;
-    RailThread& outside = outside_;
-    core_.PostRemote([&outside, brought] {
-      if (!outside.brings_.closed()) outside.brings_.Spawn(outside.BringFor(brought));
+    common_.core.PostRemote([&common = common_, &loop = *loop_, brought] {
+      if (!common.brings.closed()) common.brings.Spawn(BringFor(common, loop, brought));
     });
     co_await brought->done.Wait();
-    if (brought->kept) outside_.counters_.fetched.Add();
+    if (brought->kept) common_.counters.fetched.Add();
     co_return std::move(brought->kept);
   }
   Task<std::optional<std::vector<std::uint64_t>>> NotesOf(ServedNamespace ns, BlockKey key) override {
     const auto noted = std::make_shared<Noted>();
     noted->ns = ns;
     noted->key = key;
-    RailThread& outside = outside_;
-    core_.PostRemote([&outside, noted] {
-      if (!outside.brings_.closed()) outside.brings_.Spawn(outside.NoteFor(noted));
+    common_.core.PostRemote([&common = common_, &loop = *loop_, noted] {
+      if (!common.brings.closed()) common.brings.Spawn(NoteFor(common, loop, noted));
     });
     co_await noted->done.Wait();
     co_return std::move(noted->notes);
   }
   void LetGo(std::uint64_t kept) override {
-    RailThread& outside = outside_;
-    core_.PostRemote([&outside, kept] { outside.store_.LetGo(kept); });
+    common_.core.PostRemote([&common = common_, kept] { common.store.LetGo(kept); });
   }
   void ReportBad(std::uint32_t slot, catalog::BlockName block) override {
-    RailThread& outside = outside_;
-    core_.PostRemote([&outside, slot, block] { outside.store_.ReportBad(slot, block); });
+    common_.core.PostRemote([&common = common_, slot, block] { common.store.ReportBad(slot, block); });
   }
 
   // As RailSource: the server's, counted.
@@ -149,7 +149,7 @@ class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
     const std::uint64_t bytes = at->second;
     sending_.erase(at);
     const bool whole = server_->Sent(handle);
-    Counters& counters = outside_.counters_;
+    RailCounters& counters = common_.counters;
     (whole ? counters.blocks : counters.gave_way).Add();
     if (whole) counters.bytes.Add(bytes);
     return whole;
@@ -168,17 +168,20 @@ class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
   }
   Task<void> Serve(std::unique_ptr<net::Stream> stream) {
     ++serving_;
-    (void)co_await net::ServeRail(*stream, *this, fabric_.get(), &outside_.bandwidth_);
+    (void)co_await net::ServeRail(*stream, *this, fabric_.get(), &common_.bandwidth);
     --serving_;
   }
-  Task<void> ReadFor(std::shared_ptr<Asked> asked) {
+  Task<void> Do(std::shared_ptr<Asked> asked) {
     rails_->SetAddress(asked->peer, asked->address);
-    asked->status = co_await rails_->Read(asked->peer, asked->questions, *asked->sink, asked->deadline);
-    core_.PostRemote([asked] { asked->done.Set(); });
+    if (asked->sink == nullptr) {
+      asked->status = co_await rails_->Open(asked->peer, asked->deadline);
+    } else {
+      asked->status = co_await rails_->Read(asked->peer, asked->questions, *asked->sink, asked->deadline);
+    }
+    common_.core.PostRemote([asked] { asked->done.Set(); });
   }
 
-  RailThread& outside_;
-  io::Loop& core_;
+  RailCommon& common_;
   const std::unique_ptr<io::Loop> loop_;
   net::TcpNetwork tcp_;
   std::optional<net::TlsNetwork> sealed_;
@@ -191,107 +194,79 @@ class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
   TaskGroup tasks_;
 };
 
-std::optional<Answered> RailThread::View::Answering() const {
+std::optional<Answered> RailView::Answering() const {
   const std::lock_guard lock(mutex_);
   return answered_;
 }
 
-std::optional<ServedNamespace> RailThread::View::Find(const SharedNamespace& name) const {
+std::optional<ServedNamespace> RailView::Find(const SharedNamespace& name) const {
   const std::lock_guard lock(mutex_);
   const auto at = namespaces_.find(name);
   return at == namespaces_.end() ? std::nullopt : std::optional(at->second);
 }
 
-void RailThread::View::Set(std::optional<Answered> answered,
-                           std::map<SharedNamespace, ServedNamespace> namespaces) {
+void RailView::Set(std::optional<Answered> answered, std::map<SharedNamespace, ServedNamespace> namespaces) {
   const std::lock_guard lock(mutex_);
   answered_ = answered;
   namespaces_.swap(namespaces);
 }
 
-RailThread::RailThread(const Parts& parts)
-    : parts_(parts),
-      store_(parts.core.executor(), parts.store, catalog::Caller{kSession, store::kSourceOwner}),
-      brings_(parts.core.executor()),
-      bandwidth_(parts.bytes_a_second) {}
-
-net::Libfabric* RailThread::fabric() { return inside_->fabric(); }
+RailThread::RailThread(RailCommon& common, std::unique_ptr<io::Loop> loop)
+    : common_(common), inside_(std::make_unique<Inside>(common, std::move(loop))) {}
 
 RailThread::~RailThread() { CISTERN_ASSERT(!thread_.joinable()); }
 
-Result<std::unique_ptr<RailThread>> RailThread::Start(const Parts& parts, std::string listen) {
-  Result<std::unique_ptr<io::Loop>> loop = io::MakeLoop(parts.clock, parts.loop);
-  if (!loop) return Error(std::move(loop.error()));
-  std::unique_ptr<RailThread> made(new RailThread(parts));
-  made->inside_ = std::make_unique<Inside>(*made, std::move(*loop));
-  const auto opened = std::make_shared<std::promise<Status>>();
-  made->thread_ = std::thread([inside = made->inside_.get(), opened, listen = std::move(listen)] {
+io::Loop& RailThread::loop() { return inside_->loop(); }
+
+net::Libfabric* RailThread::fabric() { return inside_->fabric(); }
+
+Status RailThread::Start(const Listen& listen, const std::optional<net::LibfabricOptions>& fabric,
+                         Status* no_fabric) {
+  std::promise<Status> opened;
+  thread_ = std::thread([&, inside = inside_.get()] {
     pthread_setname_np(pthread_self(), "cistern-rails");
-    Status status = inside->Open(listen);
+    Status status = inside->Open(listen, fabric, no_fabric);
     const bool runs = status.ok();
-    opened->set_value(std::move(status));
+    opened.set_value(std::move(status));
     if (runs) inside->Run();
   });
-  Status status = opened->get_future().get();
-  if (status.ok()) return made;
-  made->thread_.join();
-  return Error(std::move(status));
+  Status status = opened.get_future().get();
+  if (!status.ok()) thread_.join();
+  return status;
 }
 
-void RailThread::Publish(std::optional<Answered> answered,
-                         std::map<SharedNamespace, ServedNamespace> namespaces) {
-  view_.Set(answered, std::move(namespaces));
+Task<Status> RailThread::Read(std::uint64_t peer, std::string address,
+                              std::span<const net::ConstPiece> questions, net::RailSink& sink,
+                              Instant deadline) {
+  return Do(std::make_shared<Asked>(peer, std::move(address), questions, &sink, deadline));
 }
 
-Task<Status> RailThread::Read(std::uint64_t peer, std::span<const net::ConstPiece> questions,
-                              net::RailSink& sink, Instant deadline) {
-  if (reads_ended_) {
-    const Status ended(Code::kGone, "the node ends");
-    for (std::uint32_t item = 0; item < questions.size(); ++item) sink.End(item, ended);
-    co_return ended;
-  }
-  const auto asked = std::make_shared<Asked>();
-  asked->peer = peer;
-  asked->address = parts_.links.RailAddress(peer);
-  asked->questions = questions;
-  asked->sink = &sink;
-  asked->deadline = deadline;
+Task<Status> RailThread::OpenRail(std::uint64_t peer, std::string address, Instant deadline) {
+  return Do(std::make_shared<Asked>(peer, std::move(address), std::span<const net::ConstPiece>(), nullptr,
+                                    deadline));
+}
+
+Task<Status> RailThread::Do(std::shared_ptr<Asked> asked) {
   Inside& inside = *inside_;
-  inside.loop().PostRemote([&inside, asked] { inside.Ask(asked); });
+  loop().PostRemote([&inside, asked] { inside.Ask(asked); });
   co_await asked->done.Wait();
   co_return asked->status;
 }
 
-Task<void> RailThread::BringFor(std::shared_ptr<Brought> brought) {
-  brought->kept = co_await store_.Bring(brought->ns, brought->block, brought->deadline, brought->worth_us);
-  inside_->loop().PostRemote([brought] { brought->done.Set(); });
-}
-
-Task<void> RailThread::NoteFor(std::shared_ptr<Noted> noted) {
-  noted->notes = co_await store_.NotesOf(noted->ns, noted->key);
-  inside_->loop().PostRemote([noted] { noted->done.Set(); });
-}
-
 void RailThread::Forget(std::uint64_t peer) {
   Inside& inside = *inside_;
-  inside.loop().PostRemote([&inside, peer] { inside.Forget(peer); });
+  loop().PostRemote([&inside, peer] { inside.Forget(peer); });
 }
 
-void RailThread::EndReads() {
-  reads_ended_ = true;
+void RailThread::ForgetAll() {
   Inside& inside = *inside_;
-  inside.loop().PostRemote([&inside] { inside.ForgetAll(); });
+  loop().PostRemote([&inside] { inside.ForgetAll(); });
 }
 
-Task<void> RailThread::Close() {
-  co_await brings_.Close();
-  inside_->loop().Stop();
+void RailThread::Join() {
+  if (!thread_.joinable()) return;
+  loop().Stop();
   thread_.join();
-  // What the thread has posted last is run before this goes.
-  Event posted;
-  parts_.core.PostRemote([&posted] { posted.Set(); });
-  co_await posted.Wait();
-  inside_.reset();
 }
 
 }  // namespace cistern::mesh

@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rails of a node on a thread with a loop of its own: blocks that others read are sent from where they lie,
-// and blocks that this node reads land and are checked, without a step of the core. What the thread has to
-// know of the core it is told: a view of the member, published whenever it changes, and a peer's address with
-// each read. Only blocks of the lower tier are the core's to bring, and of blocks that conversations wrote it
-// is asked who uses them.
-//
-// All of it is called on the core's thread, but for the counters.
+// One of a node's threads for rails (rail_threads.h), with a loop of its own: it serves the rails of others
+// that it was given and reads on rails of its own, without a step of the core.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 
@@ -26,98 +23,89 @@
 #include "mesh/store_keeper.h"
 #include "net/bandwidth.h"
 #include "net/libfabric.h"
+#include "net/stream.h"
 #include "net/tls.h"
-#include "store/block_store.h"
 
 namespace cistern::mesh {
 
-class RailThread final : public BlockRails {
+struct RailCounters {
+  SharedCounter blocks;    // that others have read, whole
+  SharedCounter bytes;     // of their bodies
+  SharedCounter gave_way;  // that were another record's before the last byte had gone
+  SharedCounter fetched;   // of the lower tier, for others
+  Counter rdma_bytes;      // of bodies that this node has read from others' memory
+};
+
+// What the threads know of the member: the core's view of it, a moment old.
+class RailView final : public ServedView {
+ public:
+  std::optional<Answered> Answering() const override;
+  std::optional<ServedNamespace> Find(const SharedNamespace& name) const override;
+  void Set(std::optional<Answered> answered, std::map<SharedNamespace, ServedNamespace> namespaces);
+
+ private:
+  mutable std::mutex mutex_;
+  std::optional<Answered> answered_;
+  std::map<SharedNamespace, ServedNamespace> namespaces_;
+};
+
+// What the threads of a node share. The core's are `store` and `brings`, which a thread reaches by a post.
+struct RailCommon {
+  Executor& executor() { return core.executor(); }
+
+  io::Loop& core;
+  const Clock& clock;
+  const arena::Reader<arena::Words> reader;
+  const net::TlsContext* const context;  // null: a cell without a key
+  RailView view;
+  RailCounters counters;
+  net::Bandwidth bandwidth;
+  StoreKeeper store;
+  TaskGroup brings;
+};
+
+class RailThread final {
  public:
   static constexpr std::size_t kServed = 256;             // rails of others at a time
   static constexpr std::int64_t kBringUs = 5'000'000;     // a block of the lower tier is waited for, at most
   static constexpr std::int64_t kAcceptPauseUs = 50'000;  // while the process has no descriptor
 
-  struct Parts {  // borrowed, but for the reader
-    io::Loop& core;
-    const Clock& clock;
-    store::BlockStore& store;
-    arena::Reader<arena::Words> reader;
-    const PeerLinks& links;
-    const net::TlsContext* context = nullptr;  // null: a cell without a key
-    io::LoopOptions loop;
-    // A device for RDMA is looked for, and used where there is one. None: the rails carry everything.
-    std::optional<net::LibfabricOptions> fabric;
-    // That others read from here, but for what their devices do; 0: no bound.
-    std::uint64_t bytes_a_second = 0;
-  };
-  // Listens there, and answers nobody before the first Publish.
-  static Result<std::unique_ptr<RailThread>> Start(const Parts& parts, std::string listen);
-  // Close was awaited.
+  // The common part is borrowed and outlives the thread.
+  RailThread(RailCommon& common, std::unique_ptr<io::Loop> loop);
+  // Joined, or not started.
   ~RailThread();
   RailThread(const RailThread&) = delete;
   RailThread& operator=(const RailThread&) = delete;
 
-  Executor& executor() { return parts_.core.executor(); }
+  io::Loop& loop();
+  Executor& executor() { return common_.core.executor(); }
 
-  // What is served from now on, until the next one.
-  void Publish(std::optional<Answered> answered, std::map<SharedNamespace, ServedNamespace> namespaces);
-  Task<Status> Read(std::uint64_t peer, std::span<const net::ConstPiece> questions, net::RailSink& sink,
-                    Instant deadline) override;
-  // Rails to a start of a member that is no more.
-  void Forget(std::uint64_t peer);
-  // What the store's memory is to be registered with, until Close; null where there is none, and why: ok
-  // where none was looked for.
+  // Where its connections come from: called once, on the thread, whether or not there is a device for RDMA.
+  using Listen = std::function<Result<std::unique_ptr<net::Listener>>(bool fabric)>;
+  // Ends when the thread listens. With options a device for RDMA is looked for, and used where there is one:
+  // fabric() is null, and `no_fabric` says why, where there is none.
+  Status Start(const Listen& listen, const std::optional<net::LibfabricOptions>& fabric, Status* no_fabric);
+  // Lives until Join.
   net::Libfabric* fabric();
-  const Status& no_fabric() const { return no_fabric_; }
-  // "verbs;ofi_rxm on mlx5_0"; empty where there is none.
-  const std::string& fabric_name() const { return fabric_name_; }
-  // Reads that are under way end with kGone, and so do later ones.
-  void EndReads();
-  // Ends the thread. No Read is under way, and none comes.
-  Task<void> Close();
 
-  struct Counters {
-    Counter blocks;      // that others have read, whole
-    Counter bytes;       // of their bodies
-    Counter gave_way;    // that were another record's before the last byte had gone
-    Counter fetched;     // of the lower tier, for others
-    Counter rdma_bytes;  // of bodies that this node has read from others' memory
-  };
-  // Of any thread.
-  const Counters& counters() const { return counters_; }
-  // Sends that waited for their turn. Of any thread.
-  const Counter& waits() const { return bandwidth_.waits(); }
+  // As BlockRails::Read, at this address. On the core's thread.
+  Task<Status> Read(std::uint64_t peer, std::string address, std::span<const net::ConstPiece> questions,
+                    net::RailSink& sink, Instant deadline);
+  // As PeerRails::Open. On the core's thread.
+  Task<Status> OpenRail(std::uint64_t peer, std::string address, Instant deadline);
+  void Forget(std::uint64_t peer);
+  void ForgetAll();
+
+  // Ends the thread. No Read is under way, and none comes.
+  void Join();
 
  private:
-  class View final : public ServedView {
-   public:
-    std::optional<Answered> Answering() const override;
-    std::optional<ServedNamespace> Find(const SharedNamespace& name) const override;
-    void Set(std::optional<Answered> answered, std::map<SharedNamespace, ServedNamespace> namespaces);
-
-   private:
-    mutable std::mutex mutex_;
-    std::optional<Answered> answered_;
-    std::map<SharedNamespace, ServedNamespace> namespaces_;
-  };
   class Inside;  // what belongs to the thread
   struct Asked;
-  struct Brought;
-  struct Noted;
 
-  explicit RailThread(const Parts& parts);
-  Task<void> BringFor(std::shared_ptr<Brought> brought);
-  Task<void> NoteFor(std::shared_ptr<Noted> noted);
+  Task<Status> Do(std::shared_ptr<Asked> asked);
 
-  const Parts parts_;
-  StoreKeeper store_;
-  TaskGroup brings_;  // of the core
-  Counters counters_;
-  net::Bandwidth bandwidth_;  // of the thread
-  View view_;
-  bool reads_ended_ = false;
-  Status no_fabric_;
-  std::string fabric_name_;
+  RailCommon& common_;
   std::unique_ptr<Inside> inside_;
   std::thread thread_;
 };

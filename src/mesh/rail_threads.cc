@@ -17,7 +17,7 @@ constexpr catalog::SessionId kSession = ~catalog::SessionId{0};
 }  // namespace
 
 std::size_t RailThreads::CountFor(std::size_t processors) {
-  return std::clamp<std::size_t>(processors / 8, 1, 4);
+  return std::clamp<std::size_t>(processors / 4, 1, 4);
 }
 
 RailThreads::RailThreads(const Parts& parts)

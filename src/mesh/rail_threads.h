@@ -26,7 +26,7 @@ namespace cistern::mesh {
 
 class RailThreads final : public BlockRails {
  public:
-  // For a host with so many processors, which its engines need too: one for each eight, from one to four.
+  // For a host with so many processors, which its engines need too: one for each four, from one to four.
   static std::size_t CountFor(std::size_t processors);
 
   struct Parts {  // borrowed, but for the reader

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <fstream>
+#include <thread>
 #include <utility>
 
 #include "base/event.h"
@@ -92,9 +93,12 @@ Result<std::unique_ptr<Cell>> Cell::Start(const Parts& parts, const NodeOptions&
 
 Status Cell::Share(const NodeOptions& options, std::uint64_t seed) {
   const std::string at = RailAddress(member_->options().listen);
-  auto rails = mesh::RailThread::Start(
+  const std::size_t threads = options.cell_rail_threads > 0
+                                  ? options.cell_rail_threads
+                                  : mesh::RailThreads::CountFor(std::thread::hardware_concurrency());
+  auto rails = mesh::RailThreads::Start(
       {loop_, parts_.clock, store_, parts_.reader, member_->links(), context_ ? &*context_ : nullptr,
-       parts_.rails, RdmaOptions(options), options.cell_bandwidth},
+       parts_.rails, RdmaOptions(options), options.cell_bandwidth, threads},
       at);
   if (!rails)
     return Status(rails.error().code(), Text("listening for rails at ", at, ", the port behind ",

@@ -25,7 +25,7 @@
 #include "mesh/cell_names.h"
 #include "mesh/local_block_store.h"
 #include "mesh/member.h"
-#include "mesh/rail_thread.h"
+#include "mesh/rail_threads.h"
 #include "mesh/shared_names.h"
 #include "mesh/sharing.h"
 #include "net/tcp_network.h"
@@ -52,7 +52,7 @@ class Cell final {
     store::BlockStore& store;  // has recovered
     const Clock& clock;
     arena::Reader<arena::Words> reader;  // of the store's memory
-    io::LoopOptions rails;               // of their thread's loop
+    io::LoopOptions rails;               // of their threads' loops
     Logger& log;
     std::function<std::uint64_t()> random;
     const Clock& boot;  // the host's boot clock
@@ -99,7 +99,7 @@ class Cell final {
   mesh::CellParts counted() const {
     return {member_.get(), &local_, sharing_.get(), rails_.get(), &conflicts_};
   }
-  // As mesh::RailThread::fabric.
+  // As mesh::RailThreads::fabric.
   net::Libfabric* fabric() { return rails_->fabric(); }
 
  private:
@@ -129,7 +129,7 @@ class Cell final {
   mesh::SharedNames names_;
   mesh::LocalBlockStore local_;
   std::unique_ptr<mesh::Member> member_;
-  std::unique_ptr<mesh::RailThread> rails_;
+  std::unique_ptr<mesh::RailThreads> rails_;
   std::unique_ptr<mesh::Sharing> sharing_;
   std::optional<mesh::CellNames> agreed_names_;
   std::map<std::string, std::string> conflicts_;  // names that stand for another list in the cell, and why

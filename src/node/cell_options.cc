@@ -56,6 +56,7 @@ Status CheckIsAlone(const NodeOptions& options) {
                                                      {"zone", !options.zone.empty()},
                                                      {"cell_compacts", options.cell_compacts},
                                                      {"cell_bandwidth", options.cell_bandwidth > 0},
+                                                     {"cell_rail_threads", options.cell_rail_threads > 0},
                                                      {"cell_role", options.cell_role != mesh::Role::kEngine},
                                                      {"cell_copies", !options.cell_copies.empty()},
                                                      {"cell_rdma", options.cell_rdma != "off"},

@@ -297,6 +297,14 @@ constexpr Setting kSettings[] = {
      [](const NodeOptions& o) {
        return o.cell_bandwidth == 0 ? std::string("0") : SizeText(o.cell_bandwidth) + "/s";
      }},
+    {"cell_rail_threads", "N",
+     "threads that carry blocks to other nodes and from them, some 4 GB/s each, at most 16; 0: one for each "
+     "four "
+     "processors, at most four; default: 0",
+     [](NodeOptions& o, std::string_view n, std::string_view t) {
+       return Keep(ParseCount(n, t, 0, 16), o.cell_rail_threads);
+     },
+     [](const NodeOptions& o) { return Text(o.cell_rail_threads); }},
     {"cell_role", "engine|store",
      "store: room for what leaves the other nodes, for a node that no engine uses; default: engine",
      [](NodeOptions& o, std::string_view n, std::string_view t) {

@@ -45,8 +45,9 @@ struct NodeOptions : OpenOptions {
   std::string cell_listen;             // where it listens for them; empty: at cell_address
   std::vector<std::string> cell_keys;  // files; the first is used, all are accepted
   std::string zone;
-  bool cell_compacts = false;        // its etcd has no other user
-  std::uint64_t cell_bandwidth = 0;  // bytes a second, each way; 0: no bound
+  bool cell_compacts = false;         // its etcd has no other user
+  std::uint64_t cell_bandwidth = 0;   // bytes a second, each way; 0: no bound
+  std::size_t cell_rail_threads = 0;  // 0: as mesh::RailThreads::CountFor
   mesh::Role cell_role = mesh::Role::kEngine;
   std::vector<policy::Copies> cell_copies;                   // the first that fits a namespace counts
   std::string cell_rdma = "off";                             // or "clear", or "clear:PROVIDER"

@@ -126,6 +126,42 @@ TEST_F(CellNodes, WhatANodeHadThatDrainedAndIsGoneTheOthersReadExactly) {
   EXPECT_GE(taken, given);
 }
 
+// Processor time of each of the node's threads that carry blocks, in nanoseconds.
+std::vector<std::uint64_t> TimeOfRailThreads(pid_t node) {
+  std::vector<std::uint64_t> times;
+  for (const auto& task : std::filesystem::directory_iterator(Text("/proc/", node, "/task"))) {
+    std::string name;
+    std::getline(std::ifstream(task.path() / "comm"), name);
+    if (name != "cistern-rails") continue;
+    std::uint64_t ns = 0;
+    std::ifstream(task.path() / "schedstat") >> ns;
+    times.push_back(ns);
+  }
+  return times;
+}
+
+TEST_F(CellNodes, BlocksTravelOnEachOfTheRailThreadsOfBothNodes) {
+  constexpr std::uint64_t kBlocks = 48;
+  constexpr std::size_t kLarge = 512u << 10;
+  constexpr std::uint64_t kOpened = 20'000'000;  // more than opening a rail takes
+  for (const char* id : {"a", "b"}) Start(id, {"--cell-rail-threads", "3", "--memory", "192MiB"});
+  Until([&] { return Says(nodes_[1]).find("\"reachable\":1") != std::string::npos; });
+  std::uint64_t next = 1;
+  const auto all_have_moved = [&] {
+    const std::uint64_t first = next, last = first + kBlocks - 1;
+    next += 1000;
+    PutChain(nodes_[0], first, last, kLarge);
+    Until([&] { return AtPeer(nodes_[1], first, last); });
+    EXPECT_EQ(Reading(nodes_[1], first, last, kLarge).End(), AllOk(kBlocks));
+    std::size_t moved = 0;
+    for (CellNode& node : nodes_) {
+      for (const std::uint64_t ns : TimeOfRailThreads(node.daemon->pid())) moved += ns > kOpened ? 1 : 0;
+    }
+    return moved == 6;
+  };
+  Until(all_have_moved);
+}
+
 // No client of the others has attached its namespace.
 TEST_F(CellNodes, WhatANodeHadOnFlashTheOthersHaveWhenItHasLeftForGood) {
   std::string flash = std::filesystem::path(DaemonBeside()).parent_path() / "cistern-test-XXXXXX";
