@@ -82,10 +82,7 @@ Task<store::HandedOver> ChainGiver::Give(store::GiveOrder order) {
 Task<void> ChainGiver::OfferPart(std::shared_ptr<Work> work, ChainPart part) {
   OfferPlan plan{.deadline = work->deadline};
   plan.goes_on = [this, work] { return GoesOn(*work); };
-  plan.order = [this](std::uint64_t branch) {
-    return policy::TakersOf(branch, offers_.Takers(ChainOffers::Whom::kAll));
-  };
-  plan.away = [this] { return offers_.Away(ChainOffers::Whom::kAll); };
+  plan.to = offers_.Among(ChainOffers::Whom::kAll);
   // What another member had already is as good as given.
   plan.given = [this, work](const store::WholeChain& chain, const OfferPlan::Given& given) {
     std::uint64_t blocks = 0, bytes = 0;

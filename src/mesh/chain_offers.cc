@@ -77,6 +77,11 @@ std::vector<std::uint64_t> ChainOffers::Away(Whom whom) const {
   return away;
 }
 
+Candidates ChainOffers::Among(Whom whom) const {
+  return {[this, whom](std::uint64_t branch) { return policy::TakersOf(branch, Takers(whom)); },
+          [this, whom] { return Away(whom); }};
+}
+
 store::WalkOrder ChainOffers::WalkOfShared(
     const std::function<bool(const catalog::NamespaceEntry&)>& wanted) const {
   store::WalkOrder walk;
@@ -95,7 +100,7 @@ Task<OfferOutcome> ChainOffers::OfferPart(ChainPart part, OfferPlan plan) {
     ChainPart of_copy = part;
     co_await OfferOnce(of_copy, plan, asked, outcome);
     if (of_copy.begin == of_copy.end) continue;
-    const std::vector<std::uint64_t> away = plan.away();
+    const std::vector<std::uint64_t> away = plan.to.away();
     outcome.passing = asked.passing || std::ranges::any_of(away, [&](std::uint64_t peer) {
                         return std::ranges::find(asked.members, peer) == asked.members.end();
                       });
@@ -108,7 +113,7 @@ Task<void> ChainOffers::OfferOnce(ChainPart& part, const OfferPlan& plan, Asked&
                                   OfferOutcome& outcome) {
   while (part.begin < part.end && asked.refused < HandOverLimits::kMembers && plan.goes_on() &&
          parts_.clock.Now() < plan.deadline) {
-    const std::vector<std::uint64_t> order = plan.order(part.branch);
+    const std::vector<std::uint64_t> order = plan.to.order(part.branch);
     if (order.empty()) asked.passing = true;
     const auto next = std::ranges::find_if(order, [&](std::uint64_t peer) {
       return std::ranges::find(asked.members, peer) == asked.members.end();

@@ -42,17 +42,21 @@ struct ChainPart {
 // In the order in which they stand on each other.
 std::vector<ChainPart> PartsOf(store::WholeChain chain);
 
-// To whom a part is offered.
+// Members that a part may be offered to.
+struct Candidates {
+  // The one that is to have it first. Asked for each offer.
+  std::function<std::vector<std::uint64_t>(std::uint64_t branch)> order;
+  // Those that are not among them for now and may be soon.
+  std::function<std::vector<std::uint64_t>()> away;
+};
+
 struct OfferPlan {
   Instant deadline;
   std::size_t copies = 1;  // members that are to have it
   bool free_room = false;  // which take it into free room alone
   // False: nothing more is offered.
   std::function<bool()> goes_on;
-  // Members, the one that is to have it first. Asked for each offer.
-  std::function<std::vector<std::uint64_t>(std::uint64_t branch)> order;
-  // Those that are not among them for now and may be soon.
-  std::function<std::vector<std::uint64_t>()> away;
+  Candidates to;
   // A member has the blocks [begin, end) of the chain, of which it lacked so many with so many bytes.
   struct Given {
     std::size_t begin = 0, end = 0;
@@ -92,6 +96,8 @@ class ChainOffers final {
   std::vector<policy::Taker> Takers(Whom whom) const;
   // Others that may take some soon: that did not answer lately, or to which the connection is lost.
   std::vector<std::uint64_t> Away(Whom whom) const;
+  // Both of these, by the branch.
+  Candidates Among(Whom whom) const;
   // A walk of the namespaces that are shared, and of these those for which `wanted` holds; null: of all.
   store::WalkOrder WalkOfShared(
       const std::function<bool(const catalog::NamespaceEntry&)>& wanted = nullptr) const;

@@ -53,10 +53,7 @@ Task<void> ChainSpreader::CopyFromTimeToTime() {
     // Others have it by design already.
     pass.walk.taken = false;
     pass.copies = [this](const catalog::NamespaceEntry& entry) { return CopiesOf(entry) - std::size_t{1}; };
-    pass.order = [this](std::uint64_t branch) {
-      return policy::TakersOf(branch, parts_.offers.Takers(ChainOffers::Whom::kAll));
-    };
-    pass.away = [this] { return parts_.offers.Away(ChainOffers::Whom::kAll); };
+    pass.to = parts_.offers.Among(ChainOffers::Whom::kAll);
     const Ended ended = co_await Go(std::move(pass));
     if (ended != Ended::kNobody) passes = ended == Ended::kRefused && !last ? passes + 1 : 0;
   }
@@ -73,10 +70,7 @@ Task<void> ChainSpreader::HandOnFromTimeToTime() {
     pass.walk = parts_.offers.WalkOfShared();
     pass.walk.cooled = true;
     pass.copies = [](const catalog::NamespaceEntry&) { return std::size_t{1}; };
-    pass.order = [this](std::uint64_t branch) {
-      return policy::TakersOf(branch, parts_.offers.Takers(ChainOffers::Whom::kStores));
-    };
-    pass.away = [this] { return parts_.offers.Away(ChainOffers::Whom::kStores); };
+    pass.to = parts_.offers.Among(ChainOffers::Whom::kStores);
     // What was given is offered again with the rest, and costs its keys.
     const Ended ended = co_await Go(std::move(pass));
     if (ended == Ended::kNobody || (ended == Ended::kRefused && ++passes < SpreadLimits::kPasses)) continue;
@@ -115,14 +109,14 @@ Task<ChainSpreader::Ended> ChainSpreader::Warm(std::uint64_t newcomer) {
   pass.walk = parts_.offers.WalkOfShared();
   pass.copies = [](const catalog::NamespaceEntry&) { return std::size_t{1}; };
   // It alone is offered anything: what the rendezvous of all, this member too, gives it.
-  pass.order = [this, newcomer](std::uint64_t branch) {
+  pass.to.order = [this, newcomer](std::uint64_t branch) {
     std::vector<policy::Taker> takers = parts_.offers.Takers(ChainOffers::Whom::kAll);
     takers.push_back({parts_.process_number, memory_bytes_});
     const std::vector<std::uint64_t> order = policy::TakersOf(branch, takers);
     if (order.empty() || order.front() != newcomer) return std::vector<std::uint64_t>();
     return std::vector<std::uint64_t>{newcomer};
   };
-  pass.away = away;
+  pass.to.away = away;
   co_return co_await Go(std::move(pass));
 }
 
@@ -133,9 +127,9 @@ Task<ChainSpreader::Ended> ChainSpreader::Go(Pass pass) {
     std::optional<store::WholeChain> chain = co_await walk->Next();
     if (!chain) co_return ended;
     for (ChainPart& part : PartsOf(std::move(*chain))) {
-      if (pass.order(part.branch).empty()) {
+      if (pass.to.order(part.branch).empty()) {
         // Of a newcomer's: it is another's.
-        if (pass.free_room && pass.away().empty()) continue;
+        if (pass.free_room && pass.to.away().empty()) continue;
         ended = Ended::kNobody;
         walk->Again(*part.chain, part.begin, part.end);
         continue;
@@ -177,8 +171,7 @@ Task<OfferOutcome> ChainSpreader::Offer(const Pass& pass, ChainPart part) {
                  .copies = pass.copies(*entry),
                  .free_room = pass.free_room};
   plan.goes_on = [this] { return GoesOn(); };
-  plan.order = pass.order;
-  plan.away = pass.away;
+  plan.to = pass.to;
   plan.given = [&pass](const store::WholeChain&, const OfferPlan::Given& given) {
     pass.blocks->Add(given.blocks);
     pass.bytes->Add(given.bytes);

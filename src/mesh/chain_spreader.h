@@ -83,14 +83,12 @@ class ChainSpreader final {
   std::size_t newcomers() const { return newcomers_.size(); }
 
  private:
-  using Order = std::function<std::vector<std::uint64_t>(std::uint64_t branch)>;
   struct Pass {
     store::WalkOrder walk;
     std::function<std::size_t(const catalog::NamespaceEntry&)> copies;
     bool free_room = false;  // and ends when a member has none
     bool last = false;       // what is refused is not offered again
-    Order order;
-    std::function<std::vector<std::uint64_t>()> away;
+    Candidates to;
     Counter* blocks = nullptr;
     Counter* bytes = nullptr;
   };

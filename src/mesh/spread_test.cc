@@ -35,6 +35,16 @@ class SpreadTest : public MeshTest {
   static void Unreadable(net::RailSource::Answer& answer) {
     answer.status = Status(Code::kIoError, "unreadable for now");
   }
+  // So many nodes of engines, with room for 40 blocks each, and behind them one that stores.
+  void StartBesideOneThatStores(std::size_t engines) {
+    TestNodeOptions engine = Spreads();
+    engine.store.max_blocks = 40;
+    StartNodes(engines, Blocks(), engine);
+    TestNodeOptions stores = Spreads();
+    stores.role = Role::kStore;
+    AddNode(Blocks(), stores);
+    ASSERT_TRUE(RunUntil([&] { return Know(); }));
+  }
   // Blocks 1 to 4 cool at the first node, behind others of which some have left.
   void CoolFour() {
     for (std::uint64_t n = 101; n <= 160; ++n) Put(0, n, std::nullopt);
@@ -376,13 +386,7 @@ TEST_F(SpreadTest, MemberThatJoinsWithoutRoomIsOfferedNothing) {
 // ------------------------------------------------------------------------
 
 TEST_F(SpreadTest, WhatCoolsGoesToTheMemberThatStoresBeforeItLeaves) {
-  TestNodeOptions engine = Spreads();
-  engine.store.max_blocks = 40;
-  StartNodes(2, Blocks(), engine);
-  TestNodeOptions stores = Spreads();
-  stores.role = Role::kStore;
-  AddNode(Blocks(), stores);
-  ASSERT_TRUE(RunUntil([&] { return Know(); }));
+  StartBesideOneThatStores(2);
   for (std::uint64_t chain = 0; chain < 30; ++chain) {
     PutChain(chain % 2, 100 * chain + 1, 100 * chain + 4);
     RunFor(10 * kSecond);
@@ -400,13 +404,7 @@ TEST_F(SpreadTest, WhatCoolsGoesToTheMemberThatStoresBeforeItLeaves) {
 
 // The room that one eviction made is enough for what comes, and the next burst takes all of it at once.
 TEST_F(SpreadTest, WhatCoolsIsHandedOnThoughNothingHasLeftSince) {
-  TestNodeOptions engine = Spreads();
-  engine.store.max_blocks = 40;
-  StartNodes(1, Blocks(), engine);
-  TestNodeOptions stores = Spreads();
-  stores.role = Role::kStore;
-  AddNode(Blocks(), stores);
-  ASSERT_TRUE(RunUntil([&] { return Know(); }));
+  StartBesideOneThatStores(1);
   CoolFour();
   const std::uint64_t evicted = node(0).store->counters().evicted.value();
   EXPECT_TRUE(RunUntil([&] { return FourAreAt(1); }));
@@ -414,13 +412,7 @@ TEST_F(SpreadTest, WhatCoolsIsHandedOnThoughNothingHasLeftSince) {
 }
 
 TEST_F(SpreadTest, WhatCooledAndCouldNotBeReadIsHandedOnWhenItCan) {
-  TestNodeOptions engine = Spreads();
-  engine.store.max_blocks = 40;
-  StartNodes(1, Blocks(), engine);
-  TestNodeOptions stores = Spreads();
-  stores.role = Role::kStore;
-  AddNode(Blocks(), stores);
-  ASSERT_TRUE(RunUntil([&] { return Know(); }));
+  StartBesideOneThatStores(1);
   CoolFour();
   const std::uint64_t refused = node(0).spreader->counters().refused.value();
   node(0).lie = Unreadable;
