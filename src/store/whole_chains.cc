@@ -86,15 +86,20 @@ catalog::BlockId WholeChains::DueChild(catalog::BlockId block) {
   return catalog::kNoId;
 }
 
+Task<bool> WholeChains::StandsOverYield(catalog::BlockId block) {
+  const catalog::KeyHash key_hash = context_.forest.block(block).key_hash();
+  co_await Yield();
+  const bool stands =
+      block < context_.forest.block_end() && context_.forest.block(block).key_hash() == key_hash;
+  changed_ = changed_ || !stands;
+  co_return stands;
+}
+
 Task<catalog::BlockId> WholeChains::LastDue(catalog::BlockId block) {
   while (!order_.fresh) {  // of children only fresh ones come
     if (context_.steps.Spent()) {
-      const catalog::KeyHash key_hash = context_.forest.block(block).key_hash();
-      co_await Yield();
-      if (block >= context_.forest.block_end() || context_.forest.block(block).key_hash() != key_hash) {
-        changed_ = true;
-        co_return catalog::kNoId;
-      }
+      const bool stands = co_await StandsOverYield(block);
+      if (!stands) co_return catalog::kNoId;
     }
     const catalog::BlockId child = DueChild(block);
     if (child == catalog::kNoId) break;
@@ -226,13 +231,8 @@ Task<std::vector<WholeChains::Climbed>> WholeChains::Climb(catalog::BlockId bloc
   catalog::BlockId at = block;
   while (climbed.size() < kMostBlocks) {
     if (context_.steps.Spent()) {
-      const catalog::KeyHash key_hash = context_.forest.block(at).key_hash();
-      co_await Yield();
-      // Its id may be another block's by now.
-      if (at >= context_.forest.block_end() || context_.forest.block(at).key_hash() != key_hash) {
-        changed_ = true;
-        co_return std::vector<Climbed>();
-      }
+      const bool stands = co_await StandsOverYield(at);
+      if (!stands) co_return std::vector<Climbed>();
     }
     context_.steps.Count(2);
     if (!See(at)) break;

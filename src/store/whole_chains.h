@@ -112,6 +112,8 @@ class WholeChains final {
   bool Due(const catalog::Forest::Copy& copy) const;
   // One of its first children that is due and has not come; kNoId: none is.
   catalog::BlockId DueChild(catalog::BlockId block);
+  // Lets others have their turn. False: the id is another block's by now.
+  Task<bool> StandsOverYield(catalog::BlockId block);
   // The last of those that are due and stand on each other, from the block on: it comes with them, whichever
   // has the lower id, since they may leave before they are looked at. kNoId: it has changed meanwhile.
   Task<catalog::BlockId> LastDue(catalog::BlockId block);
