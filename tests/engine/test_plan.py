@@ -66,6 +66,19 @@ def test_block_ordered_once_and_whole() -> None:
     assert (order.keys, order.pages, order.parent) == ([key(2)], [[7]], key(1))
 
 
+def test_step_of_more_blocks_than_an_order_has_saved_with_that_step() -> None:
+    """The next step of a long prompt has as many again: they would wait for its end, and keep its pages."""
+    plan = make(max_pages=18, max_order_blocks=4)
+    begin(plan, blocks=20)
+    orders = plan.save(1, [("r", 11 * SIZE, ([*range(1, 21)],))])
+    assert [(one.first_block, len(one.keys), one.parent) for one in orders] == [
+        (0, 4, None), (4, 4, key(3)), (8, 3, key(7))
+    ]
+    orders = plan.save(2, [("r", 20 * SIZE, ([*range(1, 21)],))])
+    assert [(one.first_block, len(one.keys)) for one in orders] == [(11, 4), (15, 3)]  # the bound of pages
+    assert plan.blocks_left_out == 1
+
+
 def test_speculation_leaves_the_last_block_out() -> None:
     plan = make(drop_last=True)
     begin(plan)

@@ -191,7 +191,8 @@ class Plan:
     def save(self, step: int, due: Iterable[tuple[str, int, Pages]]) -> list[SaveOrder]:
         """Orders for the blocks due: (request, frontier in tokens, its pages). The highest priority goes first, within
         one priority the root-most blocks, so that a bound leaves out the leaf-most, the same on every rank. Blocks
-        left out come again with the next step, as long as the request lives."""
+        left out come again with the next step, as long as the request lives; none are for an order's size, since a step
+        of a long prompt has more and the next as many again."""
         wanted: list[tuple[int, PlannedRequest, Pages, int]] = []
         for request_id, frontier, pages in due:
             request = self.requests.get(request_id)
@@ -200,9 +201,10 @@ class Plan:
         wanted.sort(key=lambda one: (-one[1].priority, one[0]))
         orders = []
         for _, request, pages, end in wanted:
-            order = self._save(step, request, pages, end)
-            if order is not None:
+            full = True
+            while full and (order := self._save(step, request, pages, end)) is not None:
                 orders.append(order)
+                full = len(order.keys) == self.limits.max_order_blocks
         return orders
 
     @property
