@@ -18,11 +18,12 @@ torch = pytest.importorskip("torch")
 from harness import Node  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
 
-from cistern import Code, Group, NamespaceSpec, Store, new_put_id  # noqa: E402
+from cistern import Code, Group, NamespaceSpec, Store, Transfers, new_put_id  # noqa: E402
+from cistern.engine import staging  # noqa: E402
 from cistern.engine.devices import check_device  # noqa: E402
 from cistern.engine.layout import Layout, group_layout  # noqa: E402
 from cistern.engine.mover import Batch, HostMover, Mover, UnknownDevice  # noqa: E402
-from cistern.engine.staging import NoStaging, StagedMover, Staging  # noqa: E402
+from cistern.engine.staging import Kind, NoStaging, StagedMover, Staging  # noqa: E402
 
 LAYERS, PAGES, CONTENT = 3, 9, 4096
 
@@ -243,6 +244,42 @@ def test_transfer_waits_for_what_the_engine_had_queued_when_it_asked(node: Node)
         mover.close()
 
 
+def test_loads_take_turns_on_the_threads_and_saves_keep_to_one(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread copies at a fifth of the bus's pace; but a block's parent is written before it."""
+    used: list[tuple[Kind, Transfers]] = []
+
+    def tell(kind: Kind, submit: Callable[..., int]) -> Callable[..., int]:
+        def told(lane: Transfers, *given: Any) -> int:
+            used.append((kind, lane))
+            return submit(lane, *given)
+
+        return told
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(16)))
+    monkeypatch.setattr(staging, "submit_load", tell("load", staging.submit_load))
+    monkeypatch.setattr(staging, "submit_save", tell("save", staging.submit_save))
+    (source, layout), streams = make(1), LateStreams()
+    before = [cache.clone() for cache in source]
+    with Store.connect(node.socket) as store:
+        namespace = in_namespace(store, "lanes", layout)
+        mover = StagedMover(store, Staging([layout], streams, 4 * layout.page_bytes), 0)
+        keys, puts = [bytes([i]) * 32 for i in range(1, 9)], [new_put_id() for _ in range(8)]
+        mover.save(Batch(namespace, 0, 0, keys, range(1, 9), 5_000_000, 0, [None, *keys[:-1]], puts))
+        assert not any(any(done.outcomes) for done in drain(mover))
+        assert store.publish(namespace, puts) == 8
+        for cache in source:
+            cache[1:] = 0
+        mover.load(Batch(namespace, 0, 0, keys, range(1, 9), 5_000_000))
+        assert not any(any(done.outcomes) for done in drain(mover))
+        assert all(torch.equal(cache, old) for cache, old in zip(source, before, strict=True))
+        lanes = mover._lanes
+        assert len(lanes) == 4 and used == [("save", lanes[0])] * 8 + [("load", one) for one in [*lanes, *lanes]]
+        mover.close()
+        limited = StagedMover(store, Staging([layout], streams, 4 * layout.page_bytes), 1 << 30)
+        assert len(limited._lanes) == 1  # the limit is a thread's
+        limited.close()
+
+
 def test_transfer_moves_on_without_the_engine(node: Node) -> None:
     """Nobody polls: the block is in the store all the same."""
     _, layout = make(1)
@@ -317,7 +354,7 @@ def test_movers_of_two_sessions_share_staging_and_one_that_closes_gives_its_part
                 pass
 
     (source, layout), streams = make(1), Held()
-    staging = Staging([layout], streams, 4 * layout.page_bytes)
+    shared = Staging([layout], streams, 4 * layout.page_bytes)
     keys = [bytes([i]) * 32 for i in range(1, 9)]
     with Store.connect(node.socket) as store:
         namespace = in_namespace(store, "two sessions", layout)
@@ -326,7 +363,7 @@ def test_movers_of_two_sessions_share_staging_and_one_that_closes_gives_its_part
             puts = [new_put_id() for _ in keys]
             mover.save(Batch(namespace, 0, 0, keys, range(1, 9), 60_000_000, 0, [None, *keys[:-1]], puts))
 
-        former, later = StagedMover(store, staging, 0), StagedMover(store, staging, 0)
+        former, later = StagedMover(store, shared, 0), StagedMover(store, shared, 0)
         save(former)
         while len(former._slots) < 4:  # all that there are
             os.sched_yield()

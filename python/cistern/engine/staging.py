@@ -12,11 +12,13 @@ for some in the middle of a step could take it from the engine.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from .. import Code, Done, Pages, Store, Transfers
@@ -157,8 +159,12 @@ class _Slots:
 STAGING_BYTES = 256 << 20
 """Of the host."""
 PIECES = 4
-"""Pieces that staging has room for: the device copies one while the store has another, and a third waits. The device
-has room for one of each direction, 128 MiB together."""
+"""Pieces that staging has room for: the device copies one while the store has the others. The device has room for one
+of each direction, 128 MiB together."""
+LANES = 4
+"""Threads that load, at most: one alone copies at a fifth of the bus's pace, while a request waits."""
+CPUS_A_LANE = 4
+"""The engine and the node need theirs."""
 
 
 class NoStaging(RuntimeError):
@@ -277,7 +283,11 @@ class StagedMover:
     def __init__(self, store: Store, staging: Staging, max_bytes_per_s: int) -> None:
         self._staging = staging
         self._streams = staging.streams
-        self._transfers = Transfers(store, max_bytes_per_s=max_bytes_per_s)
+        # A limit of bytes is one thread's.
+        lanes = 1 if max_bytes_per_s else max(1, min(LANES, len(os.sched_getaffinity(0)) // CPUS_A_LANE))
+        self._lanes = [Transfers(store, max_bytes_per_s=max_bytes_per_s) for _ in range(lanes)]
+        """Pieces of loads take turns. Saves go through the first alone: a block's parent is written before it."""
+        self._turn = cycle(self._lanes)
         self._piece_blocks = staging.piece_blocks
         self._slots: set[tuple[int, int]] = set()
         """Of staging, that this mover has: first and count."""
@@ -285,7 +295,8 @@ class StagedMover:
         self._saves: deque[_Piece] = deque()
         self._to_host: deque[_Piece] = deque()
         self._to_device: deque[_Piece] = deque()
-        self._inner: dict[int, _Piece] = {}
+        self._inner: dict[tuple[Transfers, int], _Piece] = {}
+        """By the lane, and its number there."""
         self._done: list[Done] = []
         self._next = 1
         self._broken = ""
@@ -323,7 +334,8 @@ class StagedMover:
         self._thread.join()
         for piece in (*self._to_host, *self._to_device):
             self._streams.wait(piece.event)
-        self._transfers.close()
+        for lane in self._lanes:
+            lane.close()
         with self._changed:
             broken = bool(self._broken)
             self._break("the mover was closed")
@@ -354,9 +366,10 @@ class StagedMover:
 
     def _advance(self) -> None:
         while self._to_host and self._streams.reached(self._to_host[0].event):
-            self._start_inner(self._to_host.popleft(), submit_save)
-        for done in self._transfers.poll():
-            self._inner_done(done)
+            self._start_inner(self._to_host.popleft(), self._lanes[0], submit_save)
+        for lane in self._lanes:
+            for done in lane.poll():
+                self._inner_done(self._inner.pop((lane, done.id)), done)
         while self._to_device and self._streams.reached(self._to_device[0].event):
             self._finish(self._to_device.popleft())
         self._begin()
@@ -409,7 +422,7 @@ class StagedMover:
                 start(piece)
 
     def _start_load(self, piece: _Piece) -> None:
-        self._start_inner(piece, submit_load)
+        self._start_inner(piece, next(self._turn), submit_load)
 
     def _start_save(self, piece: _Piece) -> None:
         self._queue(piece, self._staging.gather, self._to_host)
@@ -426,7 +439,9 @@ class StagedMover:
             return
         moving.append(piece)
 
-    def _start_inner(self, piece: _Piece, submit: Callable[[Transfers, Batch, Pages, Sequence[int]], int]) -> None:
+    def _start_inner(
+        self, piece: _Piece, lane: Transfers, submit: Callable[[Transfers, Batch, Pages, Sequence[int]], int]
+    ) -> None:
         passed_us, batch = piece.transfer.passed_us, piece.batch
         left = replace(
             batch, deadline_us=max(1, batch.deadline_us - passed_us),
@@ -434,14 +449,13 @@ class StagedMover:
         )
         pages = self._staging.host_pages(batch.group, piece.first_slot, len(batch.keys))
         try:
-            number = submit(self._transfers, left, pages, range(len(batch.keys)))
+            number = submit(lane, left, pages, range(len(batch.keys)))
         except Exception as error:  # reported, like any other end
             self._finish(piece, str(error))
             return
-        self._inner[number] = piece
+        self._inner[lane, number] = piece
 
-    def _inner_done(self, done: Done) -> None:
-        piece = self._inner.pop(done.id)
+    def _inner_done(self, piece: _Piece, done: Done) -> None:
         if done.kind == "load" and any(done.outcomes):
             self._finish(piece, done.message)
             return
