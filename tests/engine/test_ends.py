@@ -36,22 +36,25 @@ def test_continued_request_shared_as_far_as_it_came(connection: OneConnection) -
 
 
 class RankBeside:
-    """engine.Rank in the engine's own process: it ends its saves in time, or does not."""
+    """engine.Rank in the engine's own process, which has copied what it saves, or does as soon as it is waited for."""
 
-    def __init__(self, in_time: bool) -> None:
-        self.in_time, self.orders = in_time, StepOrders(0, None, 0, [], [], False)
+    def __init__(self) -> None:
+        self.copied, self.orders = False, StepOrders(0, None, 0, [], [], False)
         self.waits: list[float] = []
 
     def begin(self, orders: StepOrders) -> None:
         self.orders = orders
 
+    def poll(self) -> None: ...
+
     def wait_idle(self, timeout_s: float) -> bool:
         self.waits.append(timeout_s)
-        return self.in_time
+        self.copied = True
+        return True
 
     def report(self) -> RankReport | None:
         saves = [SaveReport(0, one.id, len(one.keys)) for one in self.orders.saves]
-        return RankReport(0, self.orders.step, saves=saves) if self.in_time else None
+        return RankReport(0, self.orders.step, saves=saves) if self.copied else None
 
 
 def ended(side: Coordinator, name: str, blocks: int) -> list[SaveOrder]:
@@ -95,45 +98,52 @@ def test_blocks_without_room_at_their_requests_end_counted_and_said(
     assert "5 blocks" in said and "10 of the 10 pages" in said and "max_pages_share" in said
 
 
-@pytest.mark.parametrize("in_time", [True, False])
-def test_saves_under_way_when_nothing_steps_the_engine_published_or_said(
-    clock: Clock, connection: OneConnection, caplog: pytest.LogCaptureFixture, in_time: bool
-) -> None:
-    """`LLM` in the caller's own process. On a busy host they are published with the next request, or at the end."""
+def left(connection: OneConnection) -> tuple[Coordinator, RankBeside, SaveOrder, list[bytes]]:
+    """An engine in its caller's own process that has answered: its rank, the save that is under way, and the puts that
+    the store was asked to show."""
     side, published = ready(), []
     connection.store.blocks, connection.store.answers = 0, False
     connection.store.publish = lambda namespace, puts, **more: published.extend(puts)  # type: ignore[method-assign]
     side.end_request("first", ([1],))
     assert not ended(side, "second", blocks=4)  # ordered when the request ends, of which no step comes
-    rank = RankBeside(in_time)
-    side.finish_in_process(rank)  # type: ignore[arg-type]
+    rank = RankBeside()
+    side.left_by_caller(rank)  # type: ignore[arg-type]
     (save,) = rank.orders.saves
-    assert side.pending is not in_time and side.stats.total.get("unfinished", 0) == (not in_time)
-    assert ("1 saves are still being copied" in caplog.text) is not in_time
-    if not in_time:
-        side.step_orders({})
-        report = RankReport(0, rank.orders.step, saves=[SaveReport(0, save.id, 4)])
-        side.handle_reports([report], set())
+    assert side.pending and not rank.waits  # nobody waits for it
+    return side, rank, save, published
+
+
+@pytest.mark.parametrize("by", ["request", "reset", "end"])
+def test_saves_under_way_when_nothing_steps_the_engine_published_later(
+    clock: Clock, connection: OneConnection, by: str
+) -> None:
+    """`LLM` in the caller's own process: its answer does not wait for copies."""
+    side, rank, save, published = left(connection)
+    rank.copied = by == "request"
+    if by == "request":
+        add(side, "third")
+    elif by == "reset":
+        side.release_pages()
+    else:
+        side.close()
+    assert rank.waits == ([] if by == "request" else [coordinator_module.IDLE_S])
     assert connection.session is not None and not side.pending
     for work in connection.work:
         work(connection.session)
     assert published == save.put_ids[0]
 
 
-def test_node_that_lets_the_time_pass_costs_it_once(clock: Clock, connection: OneConnection) -> None:
-    """A hung node: not every call of the engine waits for it again. One that saves again is waited for."""
-    side, rank = ready(), RankBeside(in_time=False)
-    connection.store.blocks, connection.store.answers = 0, False
-    side.end_request("first", ([1],))
-    for name in "abc":
-        ended(side, name, blocks=4)
-        side.finish_in_process(rank)  # type: ignore[arg-type]
-    assert rank.waits == [coordinator_module.IDLE_S, 0.0, 0.0] and side.pending
-    saves = [SaveReport(0, one.id, len(one.keys)) for one in rank.orders.saves]
-    side.handle_reports([RankReport(0, rank.orders.step, saves=saves)], set())
-    rank.in_time = True
-    side.finish_in_process(rank)  # type: ignore[arg-type]
-    assert rank.waits[-1] == coordinator_module.IDLE_S
+def test_request_that_comes_before_the_last_ones_saves_have_ended_does_not_wait(
+    clock: Clock, connection: OneConnection
+) -> None:
+    side, rank, save, published = left(connection)
+    add(side, "third")
+    assert side.pending and not rank.waits
+    side.handle_reports([RankReport(0, rank.orders.step, saves=[SaveReport(0, save.id, 4)])], set())  # of its step
+    assert connection.session is not None and not side.pending
+    for work in connection.work:
+        work(connection.session)
+    assert published == save.put_ids[0]
 
 
 def test_saves_of_a_requests_last_step_announced(clock: Clock, connection: OneConnection) -> None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .rank import Rank
 
 IDLE_S = 2.0
-"""Time that an engine waits for its last saves where its caller may not step it again."""
+"""Time for which the end of a process, or of its prefix cache, waits for the last saves of an engine in it."""
 LOOK_S = 2.0
 """Time that a request waits for the ranks to look at their weights."""
 ROOM_S = 0.05
@@ -114,8 +114,8 @@ class Coordinator:
         self._last_report = 0.0
         self._short = (0.0, -2)
         """Since when the engine has been short of pages, and the last step in which it was."""
-        self._idle_s = IDLE_S
-        """Time to wait for the last saves: none behind a node that let all of it pass, until it saves again."""
+        self._beside: Rank | None = None
+        """The rank, where its caller steps the engine in its own process, and stops with the last request."""
         self.stats = Counters()
 
     def use_pages(self, pool: PagePool) -> None:
@@ -124,6 +124,7 @@ class Coordinator:
     # ------------------------------------------------------------------ a request
 
     def add_request(self, request: Request, parameters: RequestParameters) -> None:
+        self._catch_up()
         save = self._options.save
         no_save = save == "none" or parameters.no_save or parameters.end_conversation
         may_save = request.content_hashed and not no_save
@@ -315,7 +316,6 @@ class Coordinator:
                     self.warn_once(f"blocks are not loaded: {loaded.message}")
             for saved in report.saves:
                 self.stats.add("saved_bytes", saved.moved_bytes)
-                self._idle_s = IDLE_S if saved.blocks else self._idle_s
                 if saved.message:
                     self.warn_once(f"blocks are not saved: {saved.message}")
         self._measure_step(max((report.step for report in reports), default=0))
@@ -332,8 +332,11 @@ class Coordinator:
         """Of the requests whose load has ended on every rank, those that must not run on what it brought."""
         return self._outdated.withhold(finished)
 
-    def finish_in_process(self, rank: Rank) -> None:
-        """Publishes the saves of an engine of one process that has nothing left to run: it may not step again."""
+    def left_by_caller(self, rank: Rank) -> None:
+        """To be called with every step of an engine that its caller steps in its own process, with its rank. Where no
+        request is left the caller may not step it again: what they left to save begins. Who waits for the last answer
+        does not wait for these copies: the next request or the process's end sees to their reports."""
+        self._beside = rank
         if self._requests or not self.pending:
             return
         if self._late_saves:
@@ -345,18 +348,25 @@ class Coordinator:
                     weights_step=self._changes.step,
                 )
             )
-        idle, waited_s = rank.wait_idle(self._idle_s), self._idle_s
-        self._idle_s = waited_s if idle else 0.0
+        self._catch_up()
+
+    def finish_in_process(self) -> None:
+        """Waits until the saves of the same engine are published, where no request is left."""
+        self._catch_up(IDLE_S)
+
+    def _catch_up(self, most_s: float = 0.0) -> None:
+        """Takes the reports that no step of the same engine brings; waits so long for those that are due."""
+        rank = self._beside
+        if rank is None or self._requests or not self.pending:
+            return
+        if most_s:
+            rank.wait_idle(most_s)
+        rank.poll()
         report = rank.report()
         if report is not None:
             self.handle_reports([report], set())
-        self.connection.flush(1.0 if waited_s else 0.0)
-        if not idle:
-            self.stats.add("unfinished", self._plan.saves)
-            self.warn_once(
-                f"{self._plan.saves} saves are still being copied {IDLE_S:g} s after the last answer: their blocks "
-                "become visible with this engine's next request, or when it ends"
-            )
+        if most_s:
+            self.connection.flush(1.0)
 
     @property
     def pending(self) -> bool:
@@ -406,6 +416,7 @@ class Coordinator:
     def release_pages(self) -> None:
         """The engine is about to empty its own cache, for which no page may be in use. Where those of saves are all
         that still are, they go back: what they were read for is computed anew."""
+        self.finish_in_process()
         if self._plan.referenced_pages and self._pool.used() == self._plan.distinct_pages:
             self._apply(self._plan.release())
 
@@ -423,6 +434,7 @@ class Coordinator:
         return True
 
     def close(self) -> None:
+        self.finish_in_process()
         self._late_saves = []
         self._apply(self._plan.finish())
         self._adapted.close()

@@ -18,7 +18,6 @@ COUNTERS = {
     "saved_bytes": "Bytes copied from the engine's pages, all ranks",
     "left_out": "Times that a save waited for a later step because too many pages were on their way",
     "not_saved": "Blocks of requests that ended before there was room for saving them",
-    "unfinished": "Saves that an engine in its caller's own process left for its next request, or its end",
     "resets": "Resets of the engine's caches that reached the connector",
     "without_node": "Questions that were answered with no hit because no node was connected",
 }

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -209,8 +211,10 @@ class CisternConnector(WithoutCistern):
             connector_output.finished_recving -= self.coordinator.withhold(connector_output.finished_recving)
         if self._stepped_by_caller is None:
             self._stepped_by_caller = versions.stepped_by_caller()
+            if self._stepped_by_caller:
+                atexit.register(_finish_in_process, weakref.ref(self.coordinator))
         if self._stepped_by_caller and (rank := rank_of_this_process()) is not None:
-            self.coordinator.finish_in_process(rank)
+            self.coordinator.left_by_caller(rank)
 
     def request_finished_all_groups(
         self, request: Any, block_ids: tuple[list[int], ...]
@@ -273,6 +277,11 @@ def _check_failure_policy(transfer_config: Any, logger: logging.Logger) -> None:
 def _hash_fields(facts: VllmFacts) -> tuple[tuple[str, str], ...]:
     seed, engine = versions.hash_seed(), facts.engine
     return identity.hash_fields(facts.hash_algorithm, seed, engine.hash_tokens, engine.block_tokens, len(seed))
+
+
+def _finish_in_process(of: weakref.ref[Coordinator]) -> None:
+    if (coordinator := of()) is not None:
+        coordinator.finish_in_process()
 
 
 def rank_of_this_process() -> Rank | None:
