@@ -88,7 +88,9 @@ def test_why_no_node_starts_said_once_however_often_it_is_tried(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tried: list[int] = []
-    starter: Any = SimpleNamespace(failed=lambda: f"the node ended: {len(tried)}", start=lambda: tried.append(1))
+    starter: Any = SimpleNamespace(
+        meet=lambda: None, failed=lambda: f"the node ended: {len(tried)}", start=lambda: tried.append(1)
+    )
     kept = Connection(logging.getLogger("test.cistern"), starter)
     groups = (GroupShape("g", "full", 0, (64,)),)
     kept.open(
@@ -97,6 +99,23 @@ def test_why_no_node_starts_said_once_however_often_it_is_tried(
     until(lambda: len(tried) >= 3)
     kept.close()
     assert caplog.text.count("the node ended") == 1
+
+
+def test_node_started_ahead_of_the_first_request_and_kept(tmp_path: Path) -> None:
+    """It takes its memory while it serves: what is saved meanwhile finds little of it, and takes long."""
+    given = {"socket": str(tmp_path / "socket"), "memory": "64MiB", "memory_dir": str(tmp_path), "linger_s": 1}
+    kept = Connection(logging.getLogger("test.cistern"), node_module.NodeStarter(options.read(given)))
+    until(lambda: kept._met is not None)
+    assert kept._met is not None and kept._met.status()["now"]
+    assert kept.session is None
+    kept.open(
+        SessionSpec(
+            1, str(tmp_path / "socket"), "default", None, ((("name", "a"),),), (GroupShape("g", "full", 0, (64,)),),
+            4, False, "", "",
+        )
+    )
+    until(lambda: kept.session is not None and kept._met is None)
+    kept.close()
 
 
 def test_disk_too_full_to_start_a_node_said_once(

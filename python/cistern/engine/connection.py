@@ -39,6 +39,8 @@ class Connection:
         """Why no node can be started here; empty as soon as one answers."""
         self._logger = logger
         self._starter = starter
+        self._met: Store | None = None
+        """Keeps the node until the first session stands: one without clients ends."""
         self._spec: SessionSpec | None = None
         self._work: deque[Callable[[Session], object]] = deque()
         self._wake = threading.Condition()
@@ -120,14 +122,16 @@ class Connection:
                     self._wake.notify_all()
                 work = self._work.popleft() if self._work else None
                 self._busy = work is not None
-                if work is None and (spec is None or self.refusal or whole or time.monotonic() < again_at):
+                meets = spec is None and self._starter is not None and self._met is None
+                idle = self.refusal or whole or (spec is None and not meets)
+                if work is None and (idle or time.monotonic() < again_at):
                     left = again_at - time.monotonic()
                     told = self._wake.wait(ALIVE_CHECK_S if whole else left if left > 0 else None)
                     if told or not whole:
                         continue
             if session is not None and (work is not None or whole):
                 self._call(session, work)
-            elif self._extend(session, spec) if session is not None and current else self._connect(spec):
+            elif self._attempt(session if current else None, spec):
                 pause = RETRY_S
             else:
                 again_at = time.monotonic() + pause
@@ -136,6 +140,28 @@ class Connection:
         self.session = None
         if session is not None:
             session.store.close()
+        self._part()
+
+    def _attempt(self, session: Session | None, spec: SessionSpec | None) -> bool:
+        """One that takes time where the node is not there: towards this session as it is specified."""
+        if spec is None:
+            return self._meet()
+        return self._connect(spec) if session is None else self._extend(session, spec)
+
+    def _meet(self) -> bool:
+        """Has a node started before anything is known of the session, so that it has its memory by then: it takes it
+        while it serves, a GB or two a second."""
+        assert self._starter is not None
+        try:
+            self._met = self._starter.meet()
+        except (Error, OSError):  # told when the node is needed
+            return False
+        return self._met is not None
+
+    def _part(self) -> None:
+        if self._met is not None:
+            self._met.close()
+            self._met = None
 
     def _call(self, session: Session, work: Callable[[Session], object] | None) -> None:
         """Does the work, or asks whether the node is alive."""
@@ -160,9 +186,8 @@ class Connection:
                 self._busy = False
                 self._wake.notify_all()
 
-    def _extend(self, session: Session, spec: SessionSpec | None) -> bool:
+    def _extend(self, session: Session, spec: SessionSpec) -> bool:
         """Attaches the namespaces that the session lacks; where that fails it stands as it is."""
-        assert spec is not None
         more: list[Namespace] = []
         try:
             for number in range(len(session.namespaces), len(spec.fields)):
@@ -178,8 +203,7 @@ class Connection:
                 self.session = Session(spec, session.store, session.namespaces + more, session.connects)
         return True
 
-    def _connect(self, spec: SessionSpec | None) -> bool:
-        assert spec is not None
+    def _connect(self, spec: SessionSpec) -> bool:
         before = self.session
         try:
             if before is not None and before.spec.socket == spec.socket and before.spec.owner == spec.owner:
@@ -208,6 +232,7 @@ class Connection:
             return False
         if self._starter is not None:
             self._starter.connected()
+        self._part()
         self._connects += 1
         with self._wake:
             self.session = Session(spec, store, namespaces, self._connects)

@@ -135,6 +135,15 @@ class NodeStarter:
         self._started = True
         self._again_at = time.monotonic() + START_AGAIN_S
 
+    def meet(self) -> Store | None:
+        """A client of the node, which is started where none answers: None then, and as long as it does not. Raises
+        OSError, and Error where it refuses."""
+        try:
+            return Store.connect(self._socket, tenant=self._options.tenant, node_user=self._options.node_user)
+        except Gone:
+            self.start()
+            return None
+
     def failed(self) -> str:
         """Why the node that this process started has ended; empty while it runs, or where none was started."""
         if not self._started or self._runs():
