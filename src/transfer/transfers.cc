@@ -307,13 +307,15 @@ class Transfers::Shared final {
 
   void Run(Lane& lane, std::size_t kind) {
     pthread_setname_np(pthread_self(), kind == 0 ? "cistern-load" : "cistern-save");
-    // Grown once and given back: what was granted stays this session's. Not by who makes the transfers: an
-    // engine would wait for a node that is silent.
-    if (kind == kSaves) static_cast<void>(store_->AllocateStaging(kStagingBytes));
+    bool staging_is_due = kind == kSaves;
     std::vector<EntryPtr> under_way;
     Pace pace(options_.max_bytes_per_s);
     std::int64_t look_ns = kFirstLookNs;
     while (TakeWork(lane, under_way)) {
+      // Grown once and given back: what was granted stays this session's. Not by who makes the transfers: an
+      // engine would wait for a node that is silent, and some only load.
+      if (std::exchange(staging_is_due, false))
+        static_cast<void>(store_->AllocateStaging(kStagingBytes));
       EndWhatIsOver(under_way);
       if (StepOnce(under_way, pace)) {
         look_ns = kFirstLookNs;
