@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode  # noqa: E402
 from cistern import Code, Group, NamespaceSpec, Store, Transfers, new_put_id  # noqa: E402
 from cistern.engine import staging  # noqa: E402
 from cistern.engine.devices import check_device  # noqa: E402
-from cistern.engine.layout import Layout, group_layout  # noqa: E402
+from cistern.engine.layout import Fragment, Layout, group_layout  # noqa: E402
 from cistern.engine.mover import Batch, HostMover, Mover, UnknownDevice  # noqa: E402
 from cistern.engine.staging import Kind, NoStaging, StagedMover, Staging  # noqa: E402
 
@@ -278,6 +278,35 @@ def test_loads_take_turns_on_the_threads_and_saves_keep_to_one(node: Node, monke
         limited = StagedMover(store, Staging([layout], streams, 4 * layout.page_bytes), 1 << 30)
         assert len(limited._lanes) == 1  # the limit is a thread's
         limited.close()
+
+
+@pytest.mark.parametrize(
+    ("width", "padding", "word"),
+    [(8, 0, torch.int64), (8, 4, torch.int32), (6, 0, torch.int16), (7, 0, torch.uint8), (8, 1, torch.uint8)],
+)
+def test_rows_copied_within_the_device_by_the_longest_word(
+    node: Node, width: int, padding: int, word: torch.dtype
+) -> None:
+    """Kernels take a number at a time: of bytes an eighth of the pace. Fragments begin where they like."""
+    whole = torch.randint(0, 256, (PAGES, 3 * width + padding), dtype=torch.uint8)
+    cut = [whole[:, begin : begin + size] for begin, size in ((0, width), (width, 2 * width))]
+    fragments = tuple(Fragment(one.data_ptr(), whole.shape[1], one.shape[1]) for one in cut)
+    layout = Layout(fragments, ((whole.data_ptr(), whole.nbytes),), PAGES, "cut", (whole,))
+    before = whole.clone()
+    with Store.connect(node.socket) as store:
+        namespace = in_namespace(store, f"words {width} {padding}", layout)
+        place = Staging([layout], LateStreams(), 4 * layout.page_bytes)
+        assert place._words == [word]
+        mover = StagedMover(store, place, 0)
+        keys, puts = [bytes([i]) * 32 for i in range(1, 4)], [new_put_id() for _ in range(3)]
+        mover.save(Batch(namespace, 0, 0, keys, [7, 2, 5], 5_000_000, 0, [None, *keys[:2]], puts))
+        assert not any(any(done.outcomes) for done in drain(mover))
+        assert store.publish(namespace, puts) == 3
+        whole[:, : 3 * width] = 0
+        mover.load(Batch(namespace, 0, 0, keys, [7, 2, 5], 5_000_000))
+        assert not any(any(done.outcomes) for done in drain(mover))
+        assert torch.equal(whole[[7, 2, 5]], before[[7, 2, 5]]) and not whole[[1, 3, 4, 6], : 3 * width].any()
+        mover.close()
 
 
 def test_transfer_moves_on_without_the_engine(node: Node) -> None:

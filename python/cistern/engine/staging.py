@@ -12,6 +12,7 @@ for some in the middle of a step could take it from the engine.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -183,7 +184,10 @@ class Staging:
         self.streams = streams
         self.layouts = list(layouts)
         self._torch = torch
-        self._views = [[_rows_of(layout, one) for one in layout.fragments] for layout in layouts]
+        rows = [[_rows_of(layout, one) for one in layout.fragments] for layout in layouts]
+        self._words = [_word_of(views) for views in rows]
+        """What each group is copied by within the device."""
+        self._views = [[one.view(word) for one in views] for views, word in zip(rows, self._words, strict=True)]
         self._slot_bytes = max(layout.page_bytes for layout in layouts)
         slots = max(1, host_bytes // self._slot_bytes)
         self.piece_blocks = max(1, slots // PIECES)
@@ -268,10 +272,10 @@ class Staging:
 
     def _parts(self, group: int, taken: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Each fragment of all pages, and what of the rows is its."""
-        first = 0
-        for view, fragment in zip(self._views[group], self.layouts[group].fragments, strict=True):
-            yield view, taken[:, first : first + fragment.bytes]
-            first += fragment.bytes
+        first, words = 0, taken.view(self._words[group])
+        for view in self._views[group]:
+            yield view, words[:, first : first + view.shape[1]]
+            first += view.shape[1]
 
 
 class StagedMover:
@@ -511,3 +515,12 @@ def _rows_of(layout: Layout, fragment: Fragment) -> torch.Tensor:
                 whole, (layout.pages, fragment.bytes), (fragment.stride, 1), fragment.address - begin
             )
     raise UnknownDevice("a fragment lies in none of its tensors")
+
+
+def _word_of(views: Sequence[torch.Tensor]) -> torch.dtype:
+    """The longest number that all of these rows are made of: kernels that gather rows take one at a time, and bytes at
+    the pace of the bus instead of the memory's."""
+    import torch
+
+    unit = math.gcd(*(number for one in views for number in (one.storage_offset(), one.stride(0), one.shape[1])))
+    return next(word for word in (torch.int64, torch.int32, torch.int16, torch.uint8) if unit % word.itemsize == 0)
