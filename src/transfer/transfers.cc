@@ -314,8 +314,7 @@ class Transfers::Shared final {
     while (TakeWork(lane, under_way)) {
       // Grown once and given back: what was granted stays this session's. Not by who makes the transfers: an
       // engine would wait for a node that is silent, and some only load.
-      if (std::exchange(staging_is_due, false))
-        static_cast<void>(store_->AllocateStaging(kStagingBytes));
+      if (std::exchange(staging_is_due, false)) static_cast<void>(store_->AllocateStaging(kStagingBytes));
       EndWhatIsOver(under_way);
       if (StepOnce(under_way, pace)) {
         look_ns = kFirstLookNs;

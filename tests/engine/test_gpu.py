@@ -98,7 +98,7 @@ def test_save_has_what_the_engine_had_queued_before_it(node: Node) -> None:
             cache.copy_(one)
         computed = torch.cuda.Event()
         computed.record()
-        pages = list(range(64))
+        pages = list(range(1, 65))
         puts = save(out, namespace, pages)
         for _ in range(100):
             assert not out.poll()
@@ -110,7 +110,7 @@ def test_save_has_what_the_engine_had_queued_before_it(node: Node) -> None:
         load(back, namespace, pages)
         (done,) = drain(back)
         assert not any(done.outcomes), done
-        assert all(torch.equal(bits(one)[:64], bits(other)[:64]) for one, other in zip(target, new, strict=True))
+        assert all(torch.equal(bits(one)[pages], bits(other)[pages]) for one, other in zip(target, new, strict=True))
         out.close()
         back.close()
 
@@ -118,7 +118,7 @@ def test_save_has_what_the_engine_had_queued_before_it(node: Node) -> None:
 def test_load_waits_for_the_step_that_reads_its_pages(node: Node) -> None:
     (source, from_layout), (target, to_layout) = make(1, "cpu"), make(2, "cuda")
     old = [bits(cache) for cache in target]
-    pages = list(range(64))
+    pages = list(range(1, 65))
     with Store.connect(node.socket) as store:
         namespace = in_namespace(store, "read before", from_layout)
         out, back = mover("cpu", from_layout, store), mover("cuda", to_layout, store)
@@ -136,7 +136,7 @@ def test_load_waits_for_the_step_that_reads_its_pages(node: Node) -> None:
         after = [cache.clone() for cache in target]
         for was, now, one, other in zip(seen, after, old, source, strict=True):
             assert torch.equal(bits(was), one)
-            assert torch.equal(bits(now)[:64], bits(other)[:64]) and torch.equal(bits(now)[64:], one[64:])
+            assert torch.equal(bits(now)[pages], bits(other)[pages]) and torch.equal(bits(now)[65:], one[65:])
         out.close()
         back.close()
 
@@ -148,7 +148,7 @@ def test_many_at_once_beside_kernels_that_write_other_pages(node: Node) -> None:
     with Store.connect(node.socket) as store:
         namespace = in_namespace(store, "side by side", layout)
         out, back = mover("cuda", layout, store), mover("cuda", layout, store)
-        pages = list(range(40))
+        pages = list(range(1, 41))
         publish(out, store, namespace, save(out, namespace, pages))
         for turn in range(20):
             for cache in caches:
@@ -156,7 +156,7 @@ def test_many_at_once_beside_kernels_that_write_other_pages(node: Node) -> None:
             load(back, namespace, pages)
             second = [new_put_id() for _ in range(40)]
             keys = [bytes([turn + 1]) + i.to_bytes(31, "big") for i in range(40)]
-            out.save(Batch(namespace, 0, 0, keys, range(40, 80), LIMIT_US, parents=[None, *keys[:-1]], put_ids=second))
+            out.save(Batch(namespace, 0, 0, keys, range(41, 81), LIMIT_US, parents=[None, *keys[:-1]], put_ids=second))
             for cache in caches:
                 cache[120:].add_(1)
             (loaded,), (saved,) = drain(back), drain(out)
