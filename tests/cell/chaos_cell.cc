@@ -100,7 +100,12 @@ std::vector<std::string> ChaosCell::FlagsOf(std::size_t node) const {
                                     "--cell-key",     directory_ + "/key",
                                     "--log-level",    "error"};
   // Which every release knows.
-  if (!options_.other.empty()) flags.insert(flags.end(), {"--copy", "portable"});
+  if (!options_.other.empty()) {
+    flags.insert(flags.end(), {"--copy", "portable"});
+  } else {
+    // They differ, as on hosts with more and fewer processors.
+    flags.insert(flags.end(), {"--cell-rail-threads", Text(1 + node % 3)});
+  }
   if (options_.flash_bytes > 0) {
     flags.emplace_back("--flash");
     flags.push_back(Text(flash_, "/", of.id, ":", options_.flash_bytes, "B"));
