@@ -16,6 +16,7 @@
 // Every call but EndAdoption does a bounded number of touches, fewer than a core step may (R16).
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -140,6 +141,10 @@ class Slots final {
   // Headers from the first on that are open, and the bytes of their slots.
   std::uint32_t headers() const { return open_; }
   std::uint64_t bytes() const { return std::uint64_t{open_} * arena::kHeaderSpanBytes; }
+  // The same with what is on its way.
+  std::uint64_t bytes_soon() const {
+    return std::uint64_t{std::max(open_, coming_)} * arena::kHeaderSpanBytes;
+  }
   // Memory is on its way to have so many; it is, and nobody knows when.
   void Expect(std::uint32_t headers) { expected_ = coming_ = headers; }
   void ExpectLater() { coming_ = 0; }

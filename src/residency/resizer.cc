@@ -30,6 +30,7 @@ void Resizer::Want(std::uint32_t headers) {
                    " from now on");
   wanted_ = headers;
   context_.slots.Expect(headers);
+  NoteSize();
   short_ = false;
   changed_.Pulse();
   context_.slots.loosened().Pulse();
@@ -68,6 +69,7 @@ Task<void> Resizer::Grow(memory::ArenaBacking& backing, memory::Movers& movers) 
     co_await reserve;
     if (!reserve.status().ok()) {
       context_.slots.ExpectLater();
+      NoteSize();
       context_.slots.loosened().Pulse();  // who waits for what was coming makes room now
       if (!std::exchange(short_, true))
         context_.log.Log(

@@ -60,8 +60,8 @@ class Resizer final {
   Task<void> Shrink(memory::ArenaBacking& backing, memory::Movers& movers);
   // One pass over what is left in closed headers.
   Task<void> Empty();
-  // Bounds that are shares of memory.
-  void NoteSize() { context_.pending.SetMemory(context_.slots.bytes()); }
+  // Bounds that are shares of memory: of what is on its way too, for which a put waits.
+  void NoteSize() { context_.pending.SetMemory(context_.slots.bytes_soon()); }
 
   const StoreContext context_;
   PartialCopies& partial_copies_;

@@ -119,6 +119,13 @@ class ResizeTest : public BlockStoreTest {
     for (std::uint64_t n = 0; n < blocks; ++n) EXPECT_EQ(Put(n, std::nullopt, kBytes), State::kPublished);
     return blocks;
   }
+  // Pending until somebody publishes it.
+  std::vector<PartWrite> Held(std::uint64_t n) {
+    std::vector<PartWrite> parts;
+    parts.push_back(Part(n, std::nullopt, kBytes));
+    parts.front().held = true;
+    return parts;
+  }
   std::vector<std::uint64_t> There(std::uint64_t blocks) {
     std::vector<std::uint64_t> there;
     for (std::uint64_t n = 0; n < blocks; ++n) {
@@ -215,6 +222,47 @@ TEST_F(ResizeTest, MemoryThatTheHostHasNoMoreOfIsWhatThereIsUntilTheHostHas) {
   for (int i = 0; i <= steps; ++i) Step();
   EXPECT_EQ(Headers(), 4u);
   EXPECT_FALSE(t->store->resizer().out_of_memory());
+}
+
+// A node that begins takes its memory while it serves: what an engine saves meanwhile is more than half of
+// what is there.
+TEST_F(ResizeTest, PendingPutsMayHaveHalfOfTheMemoryThatIsOnItsWay) {
+  Resize(1);
+  const std::uint64_t fit = memory::Slots::Capacity({4096, 1}, record::RecordBytes(kBytes, 4096));
+  t->movers->paused = true;
+  t->store->resizer().Want(4);
+  Step();
+  ASSERT_EQ(t->movers->waiting.size(), 1u) << "the next header's memory is taken";
+  for (std::uint64_t n = 0; n < fit; ++n) {
+    auto write = t->store->Write(Me(), ns.slot, Held(n), Soon());
+    while (!write.done()) {
+      while (t->movers->waiting.size() > 1) t->movers->MoveOne(1);
+      Step();
+    }
+    const PartOutcome outcome = write.Take()[0];
+    ASSERT_EQ(outcome.state, State::kPending) << n << ": " << outcome.status.ToString();
+  }
+  // The next one waits for what comes.
+  auto write = t->store->Write(Me(), ns.slot, Held(fit), Soon());
+  for (int i = 0; i < 3; ++i) Step();
+  EXPECT_FALSE(write.done());
+  t->movers->paused = false;
+  while (!t->movers->waiting.empty()) t->movers->MoveOne(0);
+  while (!write.done()) Step();
+  EXPECT_EQ(write.Take()[0].state, State::kPending);
+}
+
+TEST_F(ResizeTest, PendingPutsMayHaveHalfOfWhatThereIsWhereTheHostHasNoMore) {
+  Resize(1);
+  backing->most = 1;
+  t->store->resizer().Want(4);
+  for (int i = 0; i < 5; ++i) Step();
+  ASSERT_TRUE(t->store->resizer().out_of_memory());
+  const std::uint64_t fit = memory::Slots::Capacity({4096, 1}, record::RecordBytes(kBytes, 4096));
+  std::uint64_t pending = 0;
+  while (pending < fit && WriteOne(std::move(Held(pending)[0])).state == State::kPending) ++pending;
+  EXPECT_GT(pending, 0u);
+  EXPECT_LE(pending, fit / 2);
 }
 
 // Of a chunk of two headers.

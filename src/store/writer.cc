@@ -206,7 +206,7 @@ Status Writer::CheckPart(const catalog::NamespaceEntry& entry, const PartWrite& 
 bool Writer::LeavesMemory(const OwnerToken& owner, std::uint64_t record_bytes) const {
   const std::uint64_t mine = context_.pending.Of(owner).bytes;
   const std::uint64_t kept = residents_.referenced_bytes() + context_.pending.bytes();
-  return mine == 0 || policy::MayTake(context_.slots.bytes(), kept, mine, record_bytes);
+  return mine == 0 || policy::MayTake(context_.slots.bytes_soon(), kept, mine, record_bytes);
 }
 
 std::string Writer::PendingFull(const OwnerToken& owner) const {
@@ -215,7 +215,7 @@ std::string Writer::PendingFull(const OwnerToken& owner) const {
   return Text("write: ", context_.pending.size(), " puts of ", context_.pending.bytes(),
               " bytes are pending, ", share.puts, " of ", share.bytes, " this owner's; ", bound.puts, " of ",
               bound.bytes, " may be (and leases keep ", residents_.referenced_bytes(), " of ",
-              context_.slots.bytes(), " bytes of memory), and of an owner ", policy::kShare,
+              context_.slots.bytes_soon(), " bytes of memory), and of an owner ", policy::kShare,
               " times what is left; publish or abandon some, or give the node more memory");
 }
 
