@@ -180,7 +180,7 @@ void SimNode::Serve() {
     if (tasks_->size() == 0 && !more && movers_->idle() && (want_idle_ || ending_) &&
         !store_->resizer().moving()) {
       if (ending_ && inbox_.empty()) gone_ = true;
-      if (store_->Tick()) {
+      if (Tick()) {
         if (!core_->dead()) tending.emplace(Tend());
         gone_ = false;
         continue;
@@ -188,7 +188,7 @@ void SimNode::Serve() {
       if (core_->dead()) break;
       if (has_lower_tier() && !Survey()) break;
       // That took its time, in which something may have come to an end.
-      const bool more_now = has_lower_tier() && store_->Tick();
+      const bool more_now = has_lower_tier() && Tick();
       if (core_->dead()) break;
       core_->stores().DrainAll();
       if (more_now || !around_.idle(*this)) {
@@ -285,10 +285,15 @@ Task<void> SimNode::Tend() {
   for (bool more = true; more;) {
     co_await Yield();
     std::uint64_t wall_s = scheduler_.clock().Wall().seconds;
-    more = store_->Tick();
+    more = Tick();
     if (core_->dead()) co_return;
     around_.ticked(*this, wall_s);
   }
+}
+
+bool SimNode::Tick() {
+  ticked_ = scheduler_.clock().Now();
+  return store_->Tick();
 }
 
 bool SimNode::Turn() {

@@ -176,6 +176,8 @@ class SimNode {
 
   Executor& executor() { return loop_->executor(); }
   store::BlockStore& store() { return *store_; }
+  // When the store's last tick began.
+  Instant ticked() const { return ticked_; }
   flash::FlashTier& flash() { return static_cast<flash::FlashTier&>(*store_->tier()); }
   tier::SimulatedTier& simulated() { return static_cast<tier::SimulatedTier&>(*store_->tier()); }
   memory::Slots& slots() { return *slots_; }
@@ -186,6 +188,7 @@ class SimNode {
  private:
   void Serve();
   bool Turn();
+  bool Tick();
   Task<void> Tend();
   void TakeCalls();
   void CheckSteps();
@@ -220,6 +223,7 @@ class SimNode {
   Status start_;
   bool serving_ = false, gone_ = false, ending_ = false, want_idle_ = false;
   bool closed_ = false, want_survey_ = false, surveyed_ = false;
+  Instant ticked_;
   Random random_;
 };
 
