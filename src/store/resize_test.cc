@@ -120,11 +120,19 @@ class ResizeTest : public BlockStoreTest {
     return blocks;
   }
   // Pending until somebody publishes it.
-  std::vector<PartWrite> Held(std::uint64_t n) {
-    std::vector<PartWrite> parts;
-    parts.push_back(Part(n, std::nullopt, kBytes));
-    parts.front().held = true;
-    return parts;
+  PartWrite Held(std::uint64_t n) {
+    PartWrite part = Part(n, std::nullopt, kBytes);
+    part.held = true;
+    return part;
+  }
+  // It waits until movers that were paused have brought more memory.
+  PartOutcome EndWithMoreMemory(Task<std::vector<PartOutcome>> write) {
+    for (int i = 0; i < 3; ++i) Step();
+    EXPECT_FALSE(write.done());
+    t->movers->paused = false;
+    while (!t->movers->waiting.empty()) t->movers->MoveOne(0);
+    while (!write.done()) Step();
+    return write.Take()[0];
   }
   std::vector<std::uint64_t> There(std::uint64_t blocks) {
     std::vector<std::uint64_t> there;
@@ -234,7 +242,7 @@ TEST_F(ResizeTest, PendingPutsMayHaveHalfOfTheMemoryThatIsOnItsWay) {
   Step();
   ASSERT_EQ(t->movers->waiting.size(), 1u) << "the next header's memory is taken";
   for (std::uint64_t n = 0; n < fit; ++n) {
-    auto write = t->store->Write(Me(), ns.slot, Held(n), Soon());
+    auto write = t->store->Write(Me(), ns.slot, {Held(n)}, Soon());
     while (!write.done()) {
       while (t->movers->waiting.size() > 1) t->movers->MoveOne(1);
       Step();
@@ -243,13 +251,8 @@ TEST_F(ResizeTest, PendingPutsMayHaveHalfOfTheMemoryThatIsOnItsWay) {
     ASSERT_EQ(outcome.state, State::kPending) << n << ": " << outcome.status.ToString();
   }
   // The next one waits for what comes.
-  auto write = t->store->Write(Me(), ns.slot, Held(fit), Soon());
-  for (int i = 0; i < 3; ++i) Step();
-  EXPECT_FALSE(write.done());
-  t->movers->paused = false;
-  while (!t->movers->waiting.empty()) t->movers->MoveOne(0);
-  while (!write.done()) Step();
-  EXPECT_EQ(write.Take()[0].state, State::kPending);
+  auto write = t->store->Write(Me(), ns.slot, {Held(fit)}, Soon());
+  EXPECT_EQ(EndWithMoreMemory(std::move(write)).state, State::kPending);
 }
 
 TEST_F(ResizeTest, PendingPutsMayHaveHalfOfWhatThereIsWhereTheHostHasNoMore) {
@@ -260,7 +263,7 @@ TEST_F(ResizeTest, PendingPutsMayHaveHalfOfWhatThereIsWhereTheHostHasNoMore) {
   ASSERT_TRUE(t->store->resizer().out_of_memory());
   const std::uint64_t fit = memory::Slots::Capacity({4096, 1}, record::RecordBytes(kBytes, 4096));
   std::uint64_t pending = 0;
-  while (pending < fit && WriteOne(std::move(Held(pending)[0])).state == State::kPending) ++pending;
+  while (pending < fit && WriteOne(Held(pending)).state == State::kPending) ++pending;
   EXPECT_GT(pending, 0u);
   EXPECT_LE(pending, fit / 2);
 }
@@ -293,13 +296,7 @@ TEST_F(LargeBlock, WaitsForTheMemoryThatGrowsAndNothingLeavesForIt) {
   while (!late.done()) Step();
   EXPECT_EQ(late.Take()[0].status.code(), Code::kTooLate);
   ExpectNothingLeft();
-  auto write = WriteLarge(Soon());
-  for (int i = 0; i < 3; ++i) Step();
-  EXPECT_FALSE(write.done());
-  t->movers->paused = false;
-  while (!t->movers->waiting.empty()) t->movers->MoveOne(0);
-  while (!write.done()) Step();
-  EXPECT_EQ(write.Take()[0].state, State::kPublished);
+  EXPECT_EQ(EndWithMoreMemory(WriteLarge(Soon())).state, State::kPublished);
   EXPECT_TRUE(Exact(blocks, kLarge));
   ExpectNothingLeft();
 }
