@@ -39,7 +39,7 @@ Task<Status> PeerRails::Read(std::uint64_t peer, std::span<const net::ConstPiece
     return why;
   };
   for (;;) {
-    std::erase_if(rails->open, [](const auto& rail) { return !rail->status().ok(); });
+    rails->DropBroken();
     std::shared_ptr<net::RailReader> best;
     for (const auto& rail : rails->open) {
       if (best == nullptr || rail->outstanding() < best->outstanding()) best = rail;
@@ -63,7 +63,7 @@ Task<Status> PeerRails::Read(std::uint64_t peer, std::span<const net::ConstPiece
 
 Task<Status> PeerRails::Open(std::uint64_t peer, Instant deadline) {
   const std::shared_ptr<Rails> rails = To(peer);
-  std::erase_if(rails->open, [](const auto& rail) { return !rail->status().ok(); });
+  rails->DropBroken();
   if (rails->open.empty()) BeginToDial(peer, rails, deadline);
   while (rails->open.empty() && rails->dialing && !rails->forgotten) {
     const Status waited = co_await rails->dialed.Wait(deadline);

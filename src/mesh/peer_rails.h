@@ -47,6 +47,10 @@ class PeerRails final : public BlockRails {
 
  private:
   struct Rails {
+    void DropBroken() {
+      std::erase_if(open, [](const auto& rail) { return !rail->status().ok(); });
+    }
+
     std::vector<std::shared_ptr<net::RailReader>> open;
     bool dialing = false, forgotten = false;
     Status failed;  // why the last dial did
