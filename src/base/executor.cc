@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "base/limits.h"
+
 namespace cistern {
 namespace {
 
@@ -44,9 +46,22 @@ std::size_t Executor::RunReady(std::size_t max) {
     if (work == nullptr) break;
     ++ran;
     ++steps_;
-    work->Run();
+    step_began_ = work_;
+    in_step_ = true;
+    RunInStep(*work);
+    in_step_ = false;
   }
   return ran;
+}
+
+void Executor::RunInStep(Work& work) {
+  for (Work* now = &work; now != nullptr; now = std::exchange(next_, nullptr)) now->Run();
+}
+
+bool Executor::GoOn(Work& work) {
+  if (!in_step_ || next_ != nullptr || work_ - step_began_ >= kSpentTouches) return false;
+  next_ = &work;
+  return true;
 }
 
 std::size_t Executor::FireTimers() {

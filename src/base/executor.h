@@ -114,6 +114,12 @@ class Executor final {
   // Returns how many ran.
   std::size_t RunReady(std::size_t max);
 
+  // Runs `work`, a piece of a step, and what goes on in that step behind it.
+  void RunInStep(Work& work);
+  // `work` runs in the step that is under way, next. False where that has done its share or there is none:
+  // then it is to be posted.
+  bool GoOn(Work& work);
+
   // Fires every timer that is due now. Returns how many.
   std::size_t FireTimers();
   // When the next timer is due; Never if none is armed.
@@ -167,6 +173,9 @@ class Executor final {
   std::uint64_t timer_order_ = 0;
   std::uint64_t steps_ = 0;
   std::uint64_t work_ = 0;
+  bool in_step_ = false;
+  std::uint64_t step_began_ = 0;  // work_, when the step began
+  Work* next_ = nullptr;          // of the step
   Lane* lane_ = nullptr;
 };
 

@@ -22,7 +22,9 @@ inline constexpr std::size_t kMaxFieldBytes = 64u << 10;  // names and values of
 
 // What one step of the core may do (R16): the StepBudget, and the loops of the journal and of flash that
 // read, sum or copy bytes without one. The simulation asserts the touches.
-inline constexpr std::uint32_t kStepTouches = 512;      // of the forest, the index, a table
+inline constexpr std::uint32_t kStepTouches = 512;  // of the forest, the index, a table
+// Below kStepTouches by what the longest indivisible piece may touch.
+inline constexpr std::uint32_t kSpentTouches = 128;
 inline constexpr std::uint32_t kStepBytes = 64u << 10;  // copied by the core
 
 // The alignment that every device takes: the largest unit of flash, and what the memory that devices read

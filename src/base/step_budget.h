@@ -12,9 +12,6 @@
 
 namespace cistern {
 
-// Below kStepTouches by what the longest indivisible piece may touch.
-inline constexpr std::uint32_t kSpentTouches = 300;
-
 // Copied in the time of a touch, nearly: what a step did is told in one measure (Executor::work).
 inline constexpr std::uint64_t kBytesPerTouch = 256;
 
@@ -30,10 +27,11 @@ class StepBudget final {
     executor_.AddWork(touches);
     longest_ = std::max(longest_, touches_);
   }
-  // Whether whoever loops yields now.
-  bool Spent() {
+  // Whether whoever loops yields now. More than the usual is for what cannot yield and has the step for
+  // itself.
+  bool Spent(std::uint32_t touches = kSpentTouches) {
     Begin();
-    return touches_ >= kSpentTouches;
+    return touches_ >= touches;
   }
   // Whether the step has copied so much that `bytes` more have to wait for the next.
   bool CopySpent(std::uint64_t bytes) {

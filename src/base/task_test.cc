@@ -9,6 +9,7 @@
 
 #include "base/cancel.h"
 #include "base/event.h"
+#include "base/limits.h"
 #include "base/task_group.h"
 #include "cistern/status.h"
 
@@ -51,6 +52,35 @@ TEST_F(TaskTest, AwaitsAMillionReadyTasksOnAFlatStack) {
 Task<int> YieldThen(Executor&, int value) {
   co_await Yield();
   co_return value;
+}
+
+Task<int> Around(Executor& executor, int depth, std::uint64_t work) {
+  if (depth > 0) co_return 1 + co_await Around(executor, depth - 1, work);
+  co_await Yield();
+  executor.AddWork(work);
+  co_return 0;
+}
+
+TEST_F(TaskTest, P5WhatWaitsForATaskGoesOnInTheStepInWhichThatEnds) {
+  bool other = false;
+  Task<int> task = Around(executor_, 10, kSpentTouches - 1);
+  executor_.Post([&other] { other = true; });
+  EXPECT_EQ(executor_.RunReady(1), 1u);
+  ASSERT_TRUE(task.done());
+  EXPECT_EQ(task.Take(), 10);
+  EXPECT_FALSE(other);
+  RunAll();
+}
+
+TEST_F(TaskTest, R16AStepThatHasDoneItsShareLeavesTheRestToTheNext) {
+  bool other = false;
+  Task<int> task = Around(executor_, 10, kSpentTouches);
+  executor_.Post([&other] { other = true; });
+  EXPECT_EQ(executor_.RunReady(2), 2u);
+  EXPECT_TRUE(other);
+  EXPECT_FALSE(task.done());
+  EXPECT_EQ(executor_.RunReady(10), 1u);
+  EXPECT_TRUE(task.done());
 }
 
 Task<std::int64_t> SumOfYielding(Executor& executor, int count) {

@@ -34,7 +34,7 @@ class EpollSet {
   void Wait(std::int64_t at_most_ns);
 
  private:
-  static constexpr std::size_t kBatch = 64;
+  static constexpr std::size_t kBatch = kHarvestedPerPoll;
   explicit EpollSet(Fd epoll) : epoll_(std::move(epoll)) {}
   Fd epoll_;
   std::array<Ready, kBatch> batch_{};

@@ -19,7 +19,7 @@ namespace cistern::io {
 namespace {
 
 constexpr unsigned kQueued = 1024;  // submissions between two looks; a full queue is submitted at once
-constexpr unsigned kBatch = 64;
+constexpr unsigned kBatch = kHarvestedPerPoll;
 
 // What a completion is for: an IoOp, a WatchState with kWatchTag, or one of two numbers that are no address.
 constexpr std::uint64_t kWatchTag = 1;

@@ -6,6 +6,10 @@
 
 namespace cistern::io {
 
+// Completions and readiness that are taken between two rounds of ready work: what is called back for one may
+// make some system calls.
+inline constexpr unsigned kHarvestedPerPoll = 16;
+
 // Lives until its owner removed it, the body forgot it, and its callback has returned.
 struct WatchState final : ListNode<WatchState> {
   WatchState(int fd_in, WatchMode mode_in, WatchCallback callback_in)

@@ -14,6 +14,8 @@
 #include <memory>
 #include <span>
 #include <thread>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "arena/protocol.h"
@@ -62,6 +64,19 @@ class AwaitedJob : public MoverJob {
  private:
   Movers& movers_;
   PromiseBase* waiter_ = nullptr;
+};
+
+// Anything else that takes too long for the core; the await gives the call's result.
+template <class F>
+class CallJob final : public AwaitedJob {
+ public:
+  CallJob(Movers& movers, F call) : AwaitedJob(movers), call_(std::move(call)) {}
+  void Move(arena::Words&) override { result_ = call_(); }
+  std::invoke_result_t<F> await_resume() { return std::move(result_); }
+
+ private:
+  F call_;
+  std::invoke_result_t<F> result_{};
 };
 
 // The verified copy into a slot.

@@ -2,7 +2,11 @@
 #include "memory/movers.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "arena/reader.h"
@@ -10,6 +14,7 @@
 #include "base/clock.h"
 #include "base/remote_queue.h"
 #include "io/loop.h"
+#include "memory/serial_movers.h"
 #include "memory/staging.h"
 
 namespace cistern::memory {
@@ -72,15 +77,95 @@ TEST(ThreadMoversOptionsTest, BoundsAreNamed) {
   EXPECT_EQ((ThreadMoversOptions{.poll_us = -1}.Validate().code()), Code::kInvalid);
 }
 
-TEST(StagingTest, R6AnAreaStaysAndCountsUntilTheLastWriteLetGo) {
+// Keeps what is submitted until it is told to do it.
+class KeptMovers final : public Movers {
+ public:
+  void Submit(MoverJob& job) override { jobs.push_back(&job); }
+  void DoAll() {
+    while (!jobs.empty()) {
+      MoverJob& job = *jobs.front();
+      jobs.erase(jobs.begin());
+      job.Move(words_);
+      job.Run();
+    }
+  }
+  std::vector<MoverJob*> jobs;
+
+ private:
+  arena::RealWords words_;
+};
+
+class NotedJob final : public MoverJob {
+ public:
+  NotedJob(std::string& notes, char name) : notes_(notes), name_(name) {}
+  ~NotedJob() override = default;
+  void Move(arena::Words&) override { notes_ += name_; }
+  void Run() override {
+    if (next != nullptr) again->Submit(*std::exchange(next, nullptr));
+  }
+  MoverJob* next = nullptr;  // submitted when this is done
+  Movers* again = nullptr;
+
+ private:
+  std::string& notes_;
+  char name_;
+};
+
+TEST(SerialMoversTest, P5OneJobAtATimeIsWithTheMoversInTheOrderOfSubmitting) {
+  KeptMovers movers;
+  SerialMovers serial(movers);
+  std::string notes;
+  NotedJob a(notes, 'a'), b(notes, 'b'), c(notes, 'c'), d(notes, 'd');
+  a.next = &d;
+  a.again = &serial;
+  for (NotedJob* job : {&a, &b, &c}) serial.Submit(*job);
+  EXPECT_EQ(movers.jobs.size(), 1u);
   SystemClock clock;
   Executor executor(clock);
-  StagingPool pool(1u << 20);
-  auto make = [&](std::uint64_t bytes) {
-    Task<Result<std::shared_ptr<StagingArea>>> task = pool.Make(executor, bytes);
-    while (!task.done()) executor.RunReady(100);
-    return task.Take();
+  Task<void> quiet = serial.Quiet(executor);
+  EXPECT_FALSE(quiet.done());
+  movers.DoAll();
+  EXPECT_EQ(notes, "abcd");
+  while (executor.RunReady(1) > 0) continue;
+  EXPECT_TRUE(quiet.done());
+}
+
+TEST(SharedMemoryTest, P5TheCoreMakesAndFreesNoPageOfIt) {
+  KeptMovers movers;
+  SystemClock clock;
+  Executor executor(clock);
+  const auto resident = [](const SharedMemory& memory) {
+    struct stat found;
+    return fstat(memory.fd.get(), &found) == 0 ? static_cast<std::uint64_t>(found.st_blocks) * 512 : 0;
   };
+  constexpr std::uint64_t kBytes = 5u << 20;
+  Task<Result<SharedMemory>> making = MakeSharedMemory(executor, movers, "test", kBytes, Access::kReadWrite);
+  while (!making.done()) {
+    movers.DoAll();
+    executor.RunReady(1);
+  }
+  Result<SharedMemory> made = making.Take();
+  ASSERT_TRUE(made);
+  EXPECT_EQ(resident(*made), kBytes);
+  // As a client that goes on would have it.
+  SharedMemory client{.fd = Fd(dup(made->fd.get())), .mapping = {}};
+  client.mapping = *Mapping::Map(client.fd.get(), "test", 0, kBytes, Access::kReadWrite);
+  client.mapping.data()[kBytes - 1] = std::byte{1};
+  FreeSharedMemory(movers, std::move(*made));
+  ASSERT_EQ(movers.jobs.size(), 1u);
+  EXPECT_EQ(resident(client), kBytes);
+  movers.DoAll();
+  EXPECT_EQ(resident(client), 0u);
+}
+
+TEST(StagingTest, R6AnAreaStaysAndCountsUntilTheLastWriteLetGo) {
+  arena::RealWords words;
+  SystemClock clock;
+  auto loop = std::move(*io::MakeLoop(clock, {}));
+  ThreadMovers movers(words, clock, {}, [&loop](Work& job) { loop->PostRemote(job); });
+  SerialMovers background(movers);
+  StagingPool pool(background, 1u << 20);
+  auto make = [&](std::uint64_t bytes) { return loop->BlockOn(pool.Make(loop->executor(), bytes)); };
   auto area = make(600'000);
   ASSERT_TRUE(area) << area.error().ToString();
   EXPECT_GE((*area)->bytes(), 600'000u);
@@ -95,6 +180,7 @@ TEST(StagingTest, R6AnAreaStaysAndCountsUntilTheLastWriteLetGo) {
   write.reset();
   EXPECT_EQ(pool.used_bytes(), 0u);
   EXPECT_TRUE(make(600'000));
+  loop->BlockOn(background.Quiet(loop->executor()));
 }
 
 }  // namespace

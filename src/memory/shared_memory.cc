@@ -7,48 +7,112 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "base/format.h"
 
 namespace cistern::memory {
 namespace {
 
-constexpr std::uint64_t kPieceBytes = 256u << 10;
+constexpr std::uint64_t kMadeBytes = 256u << 10;  // in one job
+constexpr std::uint64_t kFreedBytes = 1u << 20;
 // Since Linux 5.14; the absence of both costs a page fault at first touch.
 constexpr int kPopulateRead = 22;
 constexpr int kPopulateWrite = 23;
 
-Status NoRoom(const std::string& name, std::uint64_t bytes) {
-  bool full = errno == ENOSPC || errno == ENOMEM || errno == EMFILE || errno == ENFILE;
-  return Status(full ? Code::kBusy : Code::kIoError, Text(name, " of ", bytes, " bytes: ", ErrnoText(errno)));
-}
+// The steps of making one. Each is true, or `error` says why not.
+class Making final {
+ public:
+  Making(const std::string& name, std::uint64_t bytes, Access access)
+      : name_(name), bytes_(bytes), access_(access) {}
+
+  bool Begin() {
+    memory_.fd = Fd(memfd_create(name_.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (!memory_.fd.valid() || ftruncate(memory_.fd.get(), static_cast<off_t>(bytes_)) != 0 ||
+        fcntl(memory_.fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+      return NoRoom();
+    Result<Mapping> mapping = Mapping::Map(memory_.fd.get(), name_, 0, bytes_, access_);
+    if (!mapping) return Failed(std::move(mapping.error()));
+    memory_.mapping = std::move(*mapping);
+    return true;
+  }
+  bool Fill(std::uint64_t at) {
+    const std::uint64_t piece = std::min(kMadeBytes, bytes_ - at);
+    while (fallocate(memory_.fd.get(), 0, static_cast<off_t>(at), static_cast<off_t>(piece)) != 0) {
+      if (errno != EINTR) return NoRoom();
+    }
+    static_cast<void>(madvise(memory_.mapping.data() + at, piece,
+                              access_ == Access::kRead ? kPopulateRead : kPopulateWrite));
+    return true;
+  }
+  Status& error() { return error_; }
+  SharedMemory& memory() { return memory_; }
+
+ private:
+  bool NoRoom() {
+    const bool full = errno == ENOSPC || errno == ENOMEM || errno == EMFILE || errno == ENFILE;
+    return Failed(Status(full ? Code::kBusy : Code::kIoError,
+                         Text(name_, " of ", bytes_, " bytes: ", ErrnoText(errno))));
+  }
+  bool Failed(Status why) {
+    error_ = std::move(why);
+    return false;
+  }
+
+  const std::string& name_;
+  const std::uint64_t bytes_;
+  const Access access_;
+  SharedMemory memory_;
+  Status error_;
+};
+
+// Deletes itself when all is done.
+class Freeing final : public MoverJob {
+ public:
+  Freeing(Movers& movers, SharedMemory memory) : movers_(movers), memory_(std::move(memory)) {}
+  ~Freeing() override = default;
+
+  void Move(arena::Words&) override {
+    const std::uint64_t bytes = memory_.mapping.size();
+    if (freed_ >= bytes) {
+      SharedMemory(std::move(memory_));
+      return;
+    }
+    const std::uint64_t piece = std::min(kFreedBytes, bytes - freed_);
+    // Refused: the pages go with the last who maps them.
+    static_cast<void>(fallocate(memory_.fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                                static_cast<off_t>(freed_), static_cast<off_t>(piece)));
+    freed_ += piece;
+  }
+  void Run() override {
+    if (memory_.mapping.data() != nullptr) return movers_.Submit(*this);
+    delete this;
+  }
+
+ private:
+  Movers& movers_;
+  SharedMemory memory_;
+  std::uint64_t freed_ = 0;
+};
 
 }  // namespace
 
-Task<Result<SharedMemory>> MakeSharedMemory([[maybe_unused]] Executor& executor, std::string name,
-                                            std::uint64_t bytes, Access access) {
-  SharedMemory memory;
-  memory.fd = Fd(memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!memory.fd.valid()) co_return Error(NoRoom(name, bytes));
-  if (ftruncate(memory.fd.get(), static_cast<off_t>(bytes)) != 0) co_return Error(NoRoom(name, bytes));
-  for (std::uint64_t at = 0; at < bytes; at += kPieceBytes) {
-    std::uint64_t step = std::min(kPieceBytes, bytes - at);
-    while (fallocate(memory.fd.get(), 0, static_cast<off_t>(at), static_cast<off_t>(step)) != 0) {
-      if (errno != EINTR) co_return Error(NoRoom(name, bytes));
-    }
-    co_await Yield();
+Task<Result<SharedMemory>> MakeSharedMemory(Executor&, Movers& movers, std::string name, std::uint64_t bytes,
+                                            Access access) {
+  Making making(name, bytes, access);
+  CallJob begin(movers, [&making] { return making.Begin(); });
+  bool made = co_await begin;
+  for (std::uint64_t at = 0; made && at < bytes; at += kMadeBytes) {
+    CallJob fill(movers, [&making, at] { return making.Fill(at); });
+    made = co_await fill;
   }
-  if (fcntl(memory.fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
-    co_return Error(NoRoom(name, bytes));
-  Result<Mapping> mapping = Mapping::Map(memory.fd.get(), name, 0, bytes, access);
-  if (!mapping) co_return Error(std::move(mapping.error()));
-  memory.mapping = std::move(*mapping);
-  const int populate = access == Access::kRead ? kPopulateRead : kPopulateWrite;
-  for (std::uint64_t at = 0; at < bytes; at += kPieceBytes) {
-    if (madvise(memory.mapping.data() + at, std::min(kPieceBytes, bytes - at), populate) != 0) break;
-    co_await Yield();
-  }
-  co_return std::move(memory);
+  if (made) co_return std::move(making.memory());
+  FreeSharedMemory(movers, std::move(making.memory()));
+  co_return Error(std::move(making.error()));
+}
+
+void FreeSharedMemory(Movers& movers, SharedMemory memory) {
+  if (memory.mapping.data() != nullptr) movers.Submit(*new Freeing(movers, std::move(memory)));
 }
 
 }  // namespace cistern::memory

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that the node makes and a client maps too: a session's rings and its staging (R13).
+// Memory that the node makes and a client maps too: a session's rings and its staging (R13). Making and
+// freeing a page costs as much as copying it, so movers do both, a piece a job.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,7 @@
 #include "base/task.h"
 #include "cistern/status.h"
 #include "io/files.h"
+#include "memory/movers.h"
 
 namespace cistern::memory {
 
@@ -16,10 +18,13 @@ struct SharedMemory {
   Mapping mapping;  // the node's own
 };
 
-// Zeros, all of it real and mapped with `access`, sealed against shrinking, growing and further seals. Made
-// in steps with other work between them, because making a page costs as much as copying it. kBusy: the host
-// has no room.
-Task<Result<SharedMemory>> MakeSharedMemory(Executor& executor, std::string name, std::uint64_t bytes,
-                                            Access access);
+// Zeros, all of it real and mapped with `access`, sealed against shrinking, growing and further seals. The
+// movers are borrowed. kBusy: the host has no room.
+Task<Result<SharedMemory>> MakeSharedMemory(Executor& executor, Movers& movers, std::string name,
+                                            std::uint64_t bytes, Access access);
+
+// Takes the pages back, whoever else still maps them, then unmaps it; nothing of the node's uses it any more.
+// The movers are borrowed until their jobs are done.
+void FreeSharedMemory(Movers& movers, SharedMemory memory);
 
 }  // namespace cistern::memory

@@ -6,7 +6,12 @@
 #include "base/format.h"
 
 namespace cistern::memory {
-StagingArea::~StagingArea() { pool_.used_bytes_ -= bytes_; }
+
+// What is made next with its bytes is made behind it, by the same movers.
+StagingArea::~StagingArea() {
+  pool_.used_bytes_ -= bytes_;
+  FreeSharedMemory(pool_.movers_, std::move(memory_));
+}
 
 std::span<const std::byte> StagingArea::Range(std::uint64_t offset, std::uint64_t bytes) const {
   if (offset > bytes_ || bytes > bytes_ - offset) return {};
@@ -24,7 +29,8 @@ Task<Result<std::shared_ptr<StagingArea>>> StagingPool::Make(Executor& executor,
   const std::uint64_t whole = arena::RoundUp(bytes, arena::kUnitBytes);
   used_bytes_ += whole;
   std::shared_ptr<StagingArea> area(new StagingArea(*this, whole));
-  Result<SharedMemory> memory = co_await MakeSharedMemory(executor, "cistern-staging", whole, Access::kRead);
+  Result<SharedMemory> memory =
+      co_await MakeSharedMemory(executor, movers_, "cistern-staging", whole, Access::kRead);
   if (!memory) co_return Error(std::move(memory.error()));
   area->memory_ = std::move(*memory);
   co_return area;

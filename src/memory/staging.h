@@ -44,13 +44,14 @@ class StagingArea final {
 // Outlives its areas.
 class StagingPool final {
  public:
-  explicit StagingPool(std::uint64_t budget_bytes) : budget_bytes_(budget_bytes) {}
+  // The movers, which make and free the areas, are borrowed.
+  StagingPool(Movers& movers, std::uint64_t budget_bytes) : movers_(movers), budget_bytes_(budget_bytes) {}
   ~StagingPool();
   StagingPool(const StagingPool&) = delete;
   StagingPool& operator=(const StagingPool&) = delete;
 
   // `bytes` is rounded up to pages. kInvalid for 0; kBusy past the budget, with what is left of it, or when
-  // the host has no room. Counted from the call on; made in steps, as shared_memory.h says.
+  // the host has no room. Counted from the call on.
   Task<Result<std::shared_ptr<StagingArea>>> Make(Executor& executor, std::uint64_t bytes);
 
   std::uint64_t budget_bytes() const { return budget_bytes_; }
@@ -58,6 +59,7 @@ class StagingPool final {
 
  private:
   friend class StagingArea;
+  Movers& movers_;
   const std::uint64_t budget_bytes_;
   std::uint64_t used_bytes_ = 0;
 };

@@ -94,19 +94,6 @@ catalog::StoreOptions StoreOptionsOf(const NodeOptions& options) {
   return store;
 }
 
-// A call that blocks, on a mover that nobody else needs.
-class BlockingCall final : public memory::AwaitedJob {
- public:
-  BlockingCall(memory::Movers& movers, std::function<Status()> call)
-      : AwaitedJob(movers), call_(std::move(call)) {}
-  void Move(arena::Words&) override { status_ = call_(); }
-  const Status& status() const { return status_; }
-
- private:
-  std::function<Status()> call_;
-  Status status_;
-};
-
 // By OpenTelemetry's names.
 admin::TraceResource TraceResourceOf(const NodeOptions& options) {
   std::array<char, 256> host{};
@@ -517,16 +504,28 @@ Status Node::Core::OpenDoor() {
   server.staging_budget_bytes = memory_bytes / memory::kStagingFraction;
   server.max_sessions = server::MaxSessions(memory_bytes);
   Result<std::unique_ptr<server::Server>> opened = server::Server::Open(
-      {*loop_, *parts_->store, *log_, file_->arena_fd(), file_->index_fd(), file_->boot_count(), FillRandom,
+      {*loop_,
+       *parts_->store,
+       *parts_->movers,
+       *log_,
+       file_->arena_fd(),
+       file_->index_fd(),
+       file_->boot_count(),
+       FillRandom,
        [this] { return admin::StatusTextInSteps(executor(), registry_, kStatusRows); },
        [this](std::string path, bool back) { return ChangeDevice(std::move(path), back); },
        [this](std::uint64_t what, std::uint64_t from, std::size_t most_bytes) {
          return Report(what, from, most_bytes);
        },
-       DropRoute(), [this](std::uint64_t bytes) { return Resize(bytes); },
+       DropRoute(),
+       [this](std::uint64_t bytes) { return Resize(bytes); },
        parts_->cell ? &parts_->cell->blocks() : nullptr,
-       [this](const server::DrainRequest& request) { return Drain(request); }, InquireRoute(), &*slow_calls_,
-       NodeOfCall(), AgreeRoute(), AgreedRoute()},
+       [this](const server::DrainRequest& request) { return Drain(request); },
+       InquireRoute(),
+       &*slow_calls_,
+       NodeOfCall(),
+       AgreeRoute(),
+       AgreedRoute()},
       server);
   if (!opened) return opened.error();
   parts_->server = std::move(*opened);
@@ -670,11 +669,11 @@ Task<Result<std::uint32_t>> Node::Core::CheckMemory(std::uint64_t memory_bytes) 
   const Result<std::uint32_t> headers = file_->HeadersOf(memory_bytes);
   if (!headers) co_return Error(headers.error());
   const std::uint32_t served = parts_->store->resizer().served();
-  BlockingCall check(*parts_->blocked,
-                     [this, served, &headers] { return file_->CheckGrowth(served, *headers); });
-  co_await check;
-  if (!check.status().ok()) co_return Error(check.status());
-  Status fits = co_await parts_->store->CheckHeaders(*headers);
+  memory::CallJob check(*parts_->blocked,
+                        [this, served, &headers] { return file_->CheckGrowth(served, *headers); });
+  Status fits = co_await check;
+  if (!fits.ok()) co_return Error(std::move(fits));
+  fits = co_await parts_->store->CheckHeaders(*headers);
   if (!fits.ok()) co_return Error(std::move(fits));
   co_return *headers;
 }

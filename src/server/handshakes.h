@@ -31,7 +31,7 @@ class Handshakes final {
 
  private:
   static constexpr std::size_t kMaxHandshakes = 64;
-  static constexpr int kAcceptsPerStep = 8;
+  static constexpr int kAcceptsPerStep = 2;  // some ten system calls each
 
   struct Handshake {
     Handshake(Handshakes& handshakes, Fd connection, const Peer& who);

@@ -50,7 +50,7 @@ void Lanes::Serve(Turn& turn) {
     const std::uint64_t before = executor_.work();
     {
       const Executor::InLane in(executor_, &lane);
-      work->Run();
+      executor_.RunInStep(*work);
     }
     order_.Charge(lane, kStepWork + executor_.work() - before);
   }

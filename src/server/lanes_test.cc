@@ -59,6 +59,39 @@ TEST_F(LanesTest, P5ACallOfFewStepsIsNotBehindTheManyOfAnother) {
   other.End();
 }
 
+// Whoever waits for a task of another lane goes on in its own.
+TEST_F(LanesTest, P5WhatATaskMakesWhenItGoesOnIsInItsLane) {
+  ServedLane& lane = lanes.Make();
+  ServedLane& other = lanes.Make();
+  Task<void> part;
+  {
+    const Executor::InLane in(executor, &other);
+    part = Part(executor);
+  }
+  Lane* own = nullptr;
+  Lane* foreign = nullptr;
+  const auto waits = [](Executor& on, Task<void>& awaited, Lane*& seen) -> Task<void> {
+    co_await awaited;
+    seen = on.lane();
+  };
+  const auto twice = [&waits](Executor& on, auto& part_of, Lane*& seen) -> Task<void> {
+    Task<void> inner = part_of(on);
+    co_await waits(on, inner, seen);
+    seen = on.lane() == seen ? seen : nullptr;
+  };
+  const auto part_of = [this](Executor& on) { return Part(on); };
+  {
+    const Executor::InLane in(executor, &lane);
+    tasks.Spawn(waits(executor, part, foreign));
+    tasks.Spawn(twice(executor, part_of, own));
+  }
+  Finish();
+  EXPECT_EQ(foreign, &lane);
+  EXPECT_EQ(own, &lane);
+  lane.End();
+  other.End();
+}
+
 TEST_F(LanesTest, WhatIsInNoLaneRunsBesideThem) {
   ServedLane& greedy = lanes.Make();
   for (int i = 0; i < 100; ++i) Start(greedy, 10, 300, "g");

@@ -26,6 +26,10 @@ namespace cistern::io {
 class Loop;
 }  // namespace cistern::io
 
+namespace cistern::memory {
+class Movers;
+}  // namespace cistern::memory
+
 namespace cistern::store {
 class BlockStore;
 class RemoteBlocks;
@@ -107,6 +111,7 @@ struct ChainQuestion {
 struct ServerParts {  // borrowed; outlive the server
   io::Loop& loop;
   store::BlockStore& store;
+  memory::Movers& movers;  // make and free what sessions share with it
   Logger& log;
   // The tenant's arena and index, opened O_RDONLY: a session is handed these very descriptors (R12).
   int arena_fd;

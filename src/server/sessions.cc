@@ -70,7 +70,8 @@ Sessions::Sessions(const ServerParts& parts, const ServerOptions& options, Serve
       times_(times),
       engines_(parts.loop.executor()),
       calls_(parts.loop.executor(), parts, engines_),
-      staging_(options.staging_budget_bytes),
+      background_(parts.movers),
+      staging_(background_, options.staging_budget_bytes),
       lanes_(parts.loop.executor()),
       door_(lanes_.Make()),
       tasks_(parts.loop.executor()) {
@@ -175,20 +176,20 @@ Task<void> Sessions::MakeSession(Fd socket, Peer peer, HelloText hello) {
 }
 
 Task<Result<std::unique_ptr<Session>>> Sessions::Build(Peer peer, HelloText hello) {
-  Result<memory::SharedMemory> memory = co_await memory::MakeSharedMemory(
-      executor(), "cistern-session", sizeof(wire::SessionMemory), Access::kReadWrite);
-  if (!memory) co_return Error(std::move(memory.error()));
   catalog::Caller caller;
   caller.session = ++last_id_;
   caller.owner = hello.owner != OwnerToken{} ? hello.owner : NewOwner();
   if (parts_.node_of) caller.memory_node = parts_.node_of(peer.pid);
-  auto session = std::make_unique<Session>(caller, peer.pid, std::move(*memory), lanes_.Make());
-  session->own_user = peer.uid_known && peer.uid == geteuid();
   const std::uint64_t bytes = hello.staging_bytes != 0 ? hello.staging_bytes : options_.session_staging_bytes;
   if (Status share = CheckShare(caller.owner, bytes); !share.ok()) co_return Error(std::move(share));
   Result<std::shared_ptr<memory::StagingArea>> staging = co_await staging_.Make(executor(), bytes);
   counters_.staging_bytes = staging_.used_bytes();
   if (!staging) co_return Error(std::move(staging.error()));
+  Result<memory::SharedMemory> memory = co_await memory::MakeSharedMemory(
+      executor(), background_, "cistern-session", sizeof(wire::SessionMemory), Access::kReadWrite);
+  if (!memory) co_return Error(std::move(memory.error()));
+  auto session = std::make_unique<Session>(caller, peer.pid, std::move(*memory), lanes_.Make());
+  session->own_user = peer.uid_known && peer.uid == geteuid();
   session->staging.push_back(std::move(*staging));
   for (Fd* event : {&session->core_event, &session->client_event}) {
     Result<Fd> made = io::MakeEventFd();
@@ -469,6 +470,8 @@ Task<void> Sessions::Remove(Session& session) {
   std::erase(active_, &session);
   std::erase(touched_, session.caller.session);
   const OwnerToken owner = session.caller.owner;
+  session.memory.fd.Close();  // the client may still look at its rings
+  memory::FreeSharedMemory(background_, std::move(session.memory));
   sessions_.erase(session.caller.session);
   // Others of the owner that have ended may still have calls in flight.
   if (std::ranges::none_of(sessions_, [&](const auto& one) { return one.second->caller.owner == owner; }))
@@ -487,6 +490,7 @@ Task<void> Sessions::Drain(Instant deadline) {
   for (auto& [id, session] : sessions_) End(*session, LogLevel::kDebug, "the node goes down");
   while (!sessions_.empty()) co_await empty_.Wait();
   co_await tasks_.Close();
+  co_await background_.Quiet(executor());
 }
 
 // ---- polling --------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/task_group.h"
 #include "io/loop.h"
+#include "memory/serial_movers.h"
 #include "memory/staging.h"
 #include "server/call_times.h"
 #include "server/calls.h"
@@ -115,6 +116,7 @@ class Sessions final : private io::Poller, private Work {
   CallTimes& times_;
   Engines engines_;
   Calls calls_;
+  memory::SerialMovers background_;
   memory::StagingPool staging_;
   Lanes lanes_;
   ServedLane& door_;  // of those who come in

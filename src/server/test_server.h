@@ -96,7 +96,13 @@ class TestServer {
   }
 
   Result<std::unique_ptr<Server>> Open() {
-    return Server::Open({*loop, *store, *log, arena_fd_.get(), index_fd_.get(), 1,
+    return Server::Open({*loop,
+                         *store,
+                         *movers,
+                         *log,
+                         arena_fd_.get(),
+                         index_fd_.get(),
+                         1,
                          [this](std::span<std::byte> bytes) {
                            for (std::byte& b : bytes) b = static_cast<std::byte>(random_.Next());
                          },
@@ -107,7 +113,9 @@ class TestServer {
                          /*resize=*/nullptr,
                          /*remote=*/nullptr,
                          /*drain=*/nullptr,
-                         /*inquire=*/nullptr, &slow_calls, /*node_of=*/nullptr,
+                         /*inquire=*/nullptr,
+                         &slow_calls,
+                         /*node_of=*/nullptr,
                          [this](const NamespaceSpec& spec, Instant) { return Agree(loop->executor(), spec); },
                          [this](const NamespaceSpec& spec, bool attached, Instant) {
                            return Agreed(loop->executor(), spec, attached);

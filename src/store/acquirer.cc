@@ -12,6 +12,11 @@
 #include "store/namespaces.h"
 
 namespace cistern::store {
+namespace {
+
+constexpr std::uint32_t kAtOnceTouches = 3 * kAtOnce;  // which leaves room for the lease
+
+}  // namespace
 
 Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32_t slot,
                                              std::span<const catalog::BlockName> blocks,
@@ -133,7 +138,7 @@ bool Acquirer::FindAtOnce(catalog::TreeId tree, std::span<const catalog::BlockNa
   const std::uint64_t now_s = context_.catalog.NowS();
   std::array<catalog::BlockId, catalog::Catalog::kFoundAhead> ahead;
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    if (context_.steps.Spent()) return false;
+    if (context_.steps.Spent(kAtOnceTouches)) return false;
     if (i % ahead.size() == 0) context_.catalog.FindAhead(tree, blocks.subspan(i), ahead);
     const catalog::BlockId block = ahead[i % ahead.size()];
     records[i] = catalog::kNoId;

@@ -148,13 +148,14 @@ class LowerTierNode {
     server::ServerOptions server;
     server.socket = socket();
     server.staging_budget_bytes = 16u << 20;
-    Result<std::unique_ptr<server::Server>> opened = server::Server::Open(
-        {*loop_, *parts.store, *log_, file_->arena_fd(), file_->index_fd(), file_->boot_count(),
-         [this](std::span<std::byte> bytes) {
-           for (std::byte& byte : bytes) byte = static_cast<std::byte>(++random_);
-         },
-         [this] { return LeasesJson(loop_->executor()); }},
-        server);
+    Result<std::unique_ptr<server::Server>> opened =
+        server::Server::Open({*loop_, *parts.store, *parts.movers, *log_, file_->arena_fd(),
+                              file_->index_fd(), file_->boot_count(),
+                              [this](std::span<std::byte> bytes) {
+                                for (std::byte& byte : bytes) byte = static_cast<std::byte>(++random_);
+                              },
+                              [this] { return LeasesJson(loop_->executor()); }},
+                             server);
     if (!opened) co_return std::move(opened.error());
     parts.server = std::move(*opened);
     parts.tasks->Spawn(Tick(executor));
