@@ -21,6 +21,11 @@ namespace {
 constexpr unsigned kQueued = 1024;  // submissions between two looks; a full queue is submitted at once
 constexpr unsigned kBatch = kHarvestedPerPoll;
 
+// A write as large as that is submitted by a worker of the kernel's: to pin its pages and make the device's
+// requests of them takes some 30 us a MiB, which nobody's write waits for and the core's next step would. Not
+// a read: somebody waits for it, and a worker comes later.
+constexpr std::uint32_t kSubmittedByWorker = 128u << 10;
+
 // What a completion is for: an IoOp, a WatchState with kWatchTag, or one of two numbers that are no address.
 constexpr std::uint64_t kWatchTag = 1;
 constexpr std::uint64_t kWake = 2;
@@ -141,6 +146,7 @@ class UringLoop final : public SystemLoop {
         } else {
           ::io_uring_prep_write(sqe, request.fd, request.data, request.size, request.offset);
         }
+        if (request.size >= kSubmittedByWorker) sqe->flags |= IOSQE_ASYNC;
         break;
       case IoRequest::Kind::kSync: ::io_uring_prep_fsync(sqe, request.fd, IORING_FSYNC_DATASYNC); break;
     }
