@@ -311,6 +311,7 @@ std::optional<OfferReply> DecodeOfferReply(net::ConstPiece bytes) {
 
 std::vector<std::byte> Encode(const BlockRequest& request) {
   std::vector<std::byte> bytes;
+  bytes.reserve(63 + request.name.tenant.size() + request.key.length);
   Encoder out(bytes);
   out.U64(request.history);
   PutName(out, request.name);
@@ -336,6 +337,8 @@ std::optional<BlockRequest> DecodeBlockRequest(net::ConstPiece bytes) {
 
 std::vector<std::byte> Encode(const BlockHead& head) {
   std::vector<std::byte> bytes;
+  bytes.reserve(66 + head.key.length + head.parent.length + 8 * head.notes.size() +
+                4 * (head.part_bytes.size() + head.segment_crcs.size()));
   Encoder out(bytes);
   out.U64(head.history);
   out.U64(static_cast<std::uint64_t>(head.a));
