@@ -70,9 +70,10 @@ struct GroupWanted {
 };
 
 // Full groups first: the others' records stand on theirs.
-std::vector<GroupWanted> GroupsOf(const catalog::NamespaceEntry& entry, const PeerRun& run,
-                                  std::size_t block) {
-  std::vector<GroupWanted> wanted, others;
+void TakeGroups(const catalog::NamespaceEntry& entry, const PeerRun& run, std::size_t block,
+                std::vector<GroupWanted>& wanted) {
+  std::vector<GroupWanted> others;
+  wanted.clear();
   const std::size_t end = run.first + run.count;
   std::size_t free_groups = 0, free_number = 0;
   for (const catalog::Group& group : entry.groups) free_groups += group.part_bytes.empty() ? 1 : 0;
@@ -89,25 +90,37 @@ std::vector<GroupWanted> GroupsOf(const catalog::NamespaceEntry& entry, const Pe
     (full ? wanted : others).push_back({g, full, bytes});
   }
   wanted.insert(wanted.end(), others.begin(), others.end());
-  return wanted;
+}
+
+// Of a batch that begins with a block of so many groups and bytes, and to which so many blocks are left.
+std::size_t MostItems(std::size_t blocks, std::size_t groups, std::uint64_t bytes) {
+  const std::size_t fit =
+      std::max<std::uint64_t>(PeerReadLimits::kBatchBytes / std::max<std::uint64_t>(bytes, 1), 1);
+  return std::min(std::min(blocks, fit) * groups, net::RailLimits::kBatchItems);
 }
 
 }  // namespace
 
+// One record of a batch.
+struct PeerReader::BatchItem {
+  std::size_t block = 0;  // in the chain
+  bool required = false;
+  BlockRequest asked;
+  BlockKey parent;
+  store::SourcePut put;
+  Landing landing;
+  Status status;
+  bool ended = false;
+  std::array<net::Piece, 1> pieces;
+  // Of what landed.
+  BlockHead head;
+  store::SourceFacts facts;
+};
+
 // Some blocks of a run on their way, as one batch of a rail.
 class PeerReader::Batch final : public net::RailSink {
  public:
-  struct Item {
-    std::size_t block = 0;  // in the chain
-    bool required = false;
-    BlockRequest asked;
-    BlockKey parent;
-    store::SourcePut put;
-    Landing landing;
-    Status status;
-    bool ended = false;
-    std::array<net::Piece, 1> pieces;
-  };
+  using Item = BatchItem;
 
   Batch(PeerReader& reader, Peer& peer, bool on_flash) : from_flash(on_flash), reader_(reader), peer_(peer) {
     ++peer_.batches;
@@ -150,6 +163,18 @@ class PeerReader::Batch final : public net::RailSink {
     item.ended = true;
     item.status = status.ok() ? item.landing.Checked() : status;
   }
+  // What is said of what landed, for the store.
+  void TakeFacts() {
+    for (Item& item : items) {
+      if (!item.status.ok()) continue;
+      item.head = item.landing.TakeHead();
+      item.facts = {.part_bytes = std::move(item.head.part_bytes),
+                    .segment_crcs = std::move(item.head.segment_crcs),
+                    .put_id = item.head.put_id,
+                    .ttl_s = item.head.ttl_s,
+                    .asked_at_s = asked_at_s};
+    }
+  }
 
   const bool from_flash;  // all of it: what lies in the peer's memory does not wait for that
   std::vector<Item> items;
@@ -167,7 +192,10 @@ class PeerReader::Batch final : public net::RailSink {
 };
 
 PeerReader::PeerReader(const Parts& parts)
-    : parts_(parts), memory_bytes_(parts.memory_bytes), tasks_(parts.executor) {}
+    : parts_(parts),
+      memory_bytes_(parts.memory_bytes),
+      transfers_(0, HashOfBlock{parts.seed}),
+      tasks_(parts.executor) {}
 
 PeerReader::~PeerReader() { tasks_.Drop(); }
 
@@ -208,35 +236,36 @@ Task<Result<std::size_t>> PeerReader::Read(std::shared_ptr<const PeerRun> run, s
 std::vector<PeerReader::Awaited> PeerReader::Begin(const std::shared_ptr<const PeerRun>& run,
                                                    std::size_t from, std::size_t count,
                                                    std::uint64_t conversation, Instant deadline) {
-  Fetch fetch{
-      .run = run, .conversation = conversation, .began = parts_.rule.drops().last(), .deadline = deadline};
+  const auto fetch = std::make_shared<Fetch>(Fetch{
+      .run = run, .conversation = conversation, .began = parts_.rule.drops().last(), .deadline = deadline});
   std::vector<Awaited> wanted;
+  wanted.reserve(count);
+  fetch->blocks.reserve(count);
   for (std::size_t block = from; block < from + count; ++block) {
-    std::shared_ptr<Transfer>& transfer = transfers_[{run->incarnation, run->chain[block]}];
-    const bool own = transfer == nullptr;
-    if (own) {
-      transfer = std::make_shared<Transfer>();
-      fetch.blocks.push_back(block);
-      fetch.transfers.push_back(transfer);
-    }
-    wanted.push_back({transfer, own});
+    const auto [known, is_new] = transfers_.try_emplace({run->incarnation, run->chain[block]});
+    if (is_new) fetch->blocks.push_back(block);
+    wanted.push_back({known->second, is_new});
   }
-  if (!fetch.blocks.empty()) {
-    const Executor::InLane in(executor(), nullptr);
-    tasks_.Spawn(FetchAll(std::move(fetch)));
+  if (fetch->blocks.empty()) return wanted;
+  fetch->transfers = std::vector<Transfer>(fetch->blocks.size());
+  for (std::size_t i = 0; i < fetch->blocks.size(); ++i) {
+    Awaited& own = wanted[fetch->blocks[i] - from];
+    own.transfer = std::shared_ptr<Transfer>(fetch, &fetch->transfers[i]);
+    transfers_[{run->incarnation, run->chain[fetch->blocks[i]]}] = own.transfer;
   }
+  const Executor::InLane in(executor(), nullptr);
+  tasks_.Spawn(FetchAll(fetch));
   return wanted;
 }
 
-void PeerReader::End(const Fetch& fetch, std::size_t block, const Status& status) {
+void PeerReader::End(Fetch& fetch, std::size_t block, const Status& status) {
   const auto at = std::ranges::lower_bound(fetch.blocks, block);
-  const std::shared_ptr<Transfer>& transfer =
-      fetch.transfers[static_cast<std::size_t>(at - fetch.blocks.begin())];
-  if (transfer->done.is_set()) return;
+  Transfer& transfer = fetch.transfers[static_cast<std::size_t>(at - fetch.blocks.begin())];
+  if (transfer.done.is_set()) return;
   transfers_.erase({fetch.run->incarnation, fetch.run->chain[block]});
-  transfer->status = status;
-  transfer->asked.Set();
-  transfer->done.Set();
+  transfer.status = status;
+  transfer.asked.Set();
+  transfer.done.Set();
 }
 
 bool PeerReader::Fits(const Batch& batch, const Peer& peer, std::uint64_t bytes) const {
@@ -260,13 +289,14 @@ Task<Status> PeerReader::TakeRoom(Batch& batch, const Peer& peer, std::uint64_t 
   co_return Status();
 }
 
-Task<Status> PeerReader::Prepare(const Fetch& fetch, std::size_t* next, std::shared_ptr<Batch> batch,
+Task<Status> PeerReader::Prepare(Fetch& fetch, std::size_t* next, std::shared_ptr<Batch> batch,
                                  Instant room_until) {
   const PeerRun& run = *fetch.run;
   store::SourcePuts& puts = parts_.store.source_puts();
   const std::optional<Answered> own = parts_.rule.Answering();
   if (!own) co_return Status(Code::kGone, "read from a peer: this member is in no cell now");
   Peer& peer = parts_.peers.Of(run.peer);
+  std::vector<GroupWanted> groups;
   while (*next < fetch.blocks.size()) {
     const catalog::NamespaceEntry* entry = parts_.store.NamespaceAt(run.slot);
     if (entry == nullptr || entry->incarnation != run.incarnation)
@@ -276,7 +306,7 @@ Task<Status> PeerReader::Prepare(const Fetch& fetch, std::size_t* next, std::sha
     if (!batch->blocks.empty() &&
         (batch->blocks.back() + 1 != block || run.FromFlash(block) != batch->from_flash))
       break;
-    const std::vector<GroupWanted> groups = GroupsOf(*entry, run, block);
+    TakeGroups(*entry, run, block, groups);
     std::uint64_t bytes = 0;
     for (const GroupWanted& group : groups) {
       if (group.required && group.body_bytes == 0)
@@ -288,33 +318,41 @@ Task<Status> PeerReader::Prepare(const Fetch& fetch, std::size_t* next, std::sha
       break;
     // A batch that has something goes out with that.
     if (!batch->items.empty() && !Fits(*batch, peer, bytes)) break;
-    if (Status room = co_await TakeRoom(*batch, peer, bytes, room_until); !room.ok()) co_return room;
+    if (Fits(*batch, peer, bytes)) {
+      batch->Count(bytes);
+    } else {
+      Status room = co_await TakeRoom(*batch, peer, bytes, room_until);
+      if (!room.ok()) co_return room;
+    }
+    if (batch->items.empty())
+      batch->items.reserve(MostItems(fetch.blocks.size() - *next, groups.size(), bytes));
     for (const GroupWanted& group : groups) {
       if (group.body_bytes == 0) continue;
       const BlockKey parent = block == 0 ? BlockKey() : run.chain[block - 1];
       std::optional<std::uint32_t> age;
       if (!run.ages.empty()) age = run.ages[block - run.first];
-      auto put = co_await puts.Begin(run.slot, {run.chain[block], parent, group.group, group.body_bytes, age},
-                                     fetch.deadline);
-      if (!put) {
-        if (group.required) co_return std::move(put.error());
+      const store::SourceBlock asked{run.chain[block], parent, group.group, group.body_bytes, age};
+      std::optional<Result<store::SourcePut>> put = puts.BeginAtOnce(run.slot, asked, fetch.deadline);
+      if (!put) put = co_await puts.Begin(run.slot, asked, fetch.deadline);
+      if (!*put) {
+        if (group.required) co_return std::move(put->error());
         continue;
       }
       // It is here: the room is for others.
-      if (!put->wanted()) {
+      if (!(*put)->wanted()) {
         batch->Uncount(group.body_bytes);
         continue;
       }
-      Batch::Item item{.block = block,
-                       .required = group.required,
-                       .asked = {own->history, run.name, group.group, run.chain[block], group.body_bytes, 0},
-                       .parent = parent,
-                       .put = std::move(*put),
-                       .landing = Landing({})};
-      batch->items.push_back(std::move(item));
+      batch->items.push_back(
+          {.block = block,
+           .required = group.required,
+           .asked = {own->history, run.name, group.group, run.chain[block], group.body_bytes, 0},
+           .parent = parent,
+           .put = std::move(**put),
+           .landing = Landing({})});
     }
     batch->blocks.push_back(block);
-    fetch.transfers[*next]->asked.Set();
+    fetch.transfers[*next].asked.Set();
     ++*next;
   }
   co_return Status();
@@ -334,6 +372,7 @@ Task<Status> PeerReader::Ask(Batch& batch, std::uint64_t peer, Instant deadline)
   for (;;) {
     parts_.peers.Of(peer).breaker.Asked(parts_.clock.Now());
     std::vector<std::vector<std::byte>> questions;
+    questions.reserve(batch.asked.size());
     const std::int64_t left_us = std::max<std::int64_t>(deadline.UsSince(parts_.clock.Now()), 0);
     for (const std::uint32_t number : batch.asked) {
       Batch::Item& item = batch.items[number];
@@ -387,31 +426,22 @@ Task<void> PeerReader::Transport(std::shared_ptr<Batch> batch, std::uint64_t pee
   landed_.Pulse();
 }
 
-Task<Status> PeerReader::Publish(const Fetch& fetch, Batch& batch, std::size_t block) {
-  for (Batch::Item& item : batch.items) {
-    if (item.block != block) continue;
-    Status status = item.status;
-    if (status.ok()) {
-      BlockHead head = item.landing.TakeHead();
-      store::SourceFacts facts{.part_bytes = std::move(head.part_bytes),
-                               .segment_crcs = std::move(head.segment_crcs),
-                               .put_id = head.put_id,
-                               .ttl_s = head.ttl_s,
-                               .asked_at_s = batch.asked_at_s};
-      const Instant until = std::min(fetch.deadline, parts_.clock.Now().PlusUs(PeerReadLimits::kCatchUpUs));
-      while (parts_.rule.Behind({head.history, head.a, head.last})) {
-        const Status waited = co_await parts_.rule.Changed(until);
-        if (!waited.ok()) break;
-      }
-      RuleAdmission admission(parts_.rule, *fetch.run, block, head, fetch.conversation, fetch.began);
-      const std::uint64_t bytes = item.put.body().size();
-      status = co_await parts_.store.source_puts().Finish(std::move(item.put), std::move(facts), admission);
-      if (status.ok()) counters_.bytes.Add(bytes);
-    }
-    if (!status.ok() && item.required) co_return status;
+std::optional<Status> PeerReader::PublishAtOnce(const Fetch& fetch, BatchItem& item) {
+  const BlockHead& head = item.head;
+  if (parts_.rule.Behind({head.history, head.a, head.last})) return std::nullopt;
+  RuleAdmission admission(parts_.rule, *fetch.run, item.block, head, fetch.conversation, fetch.began);
+  return parts_.store.source_puts().FinishAtOnce(item.put, item.facts, admission);
+}
+
+Task<Status> PeerReader::Publish(const Fetch& fetch, BatchItem& item) {
+  const BlockHead& head = item.head;
+  const Instant until = std::min(fetch.deadline, parts_.clock.Now().PlusUs(PeerReadLimits::kCatchUpUs));
+  while (parts_.rule.Behind({head.history, head.a, head.last})) {
+    const Status waited = co_await parts_.rule.Changed(until);
+    if (!waited.ok()) break;
   }
-  counters_.blocks.Add();
-  co_return Status();
+  RuleAdmission admission(parts_.rule, *fetch.run, item.block, head, fetch.conversation, fetch.began);
+  co_return co_await parts_.store.source_puts().Finish(std::move(item.put), std::move(item.facts), admission);
 }
 
 std::shared_ptr<PeerReader::Transfer> PeerReader::ParentOf(const Fetch& fetch, std::size_t block) const {
@@ -420,7 +450,9 @@ std::shared_ptr<PeerReader::Transfer> PeerReader::ParentOf(const Fetch& fetch, s
   return parent == transfers_.end() ? nullptr : parent->second;
 }
 
-Task<void> PeerReader::FetchAll(Fetch fetch) {
+Task<void> PeerReader::FetchAll(std::shared_ptr<Fetch> fetching) {
+  Fetch& fetch = *fetching;
+  store::SourcePuts& puts = parts_.store.source_puts();
   std::deque<std::shared_ptr<Batch>> under_way;
   std::size_t next = 0;
   bool published_all = true;
@@ -456,13 +488,28 @@ Task<void> PeerReader::FetchAll(Fetch fetch) {
     under_way.pop_front();
     full = false;
     co_await batch->done.Wait();
+    batch->TakeFacts();
+    auto item = batch->items.begin();
     for (const std::size_t block : batch->blocks) {
       // Behind one that did not come nothing can be reached.
-      Status status = failed;
+      Status status = published_all ? Status() : failed;
       // One that failed and is fetched anew may need the room that this one has: it is not waited for.
       const auto before = published_all ? ParentOf(fetch, block) : nullptr;
       if (before != nullptr && before->asked.is_set()) (void)co_await before->done.Wait(fetch.deadline);
-      if (published_all) status = co_await Publish(fetch, *batch, block);
+      for (; item != batch->items.end() && item->block == block; ++item) {
+        if (!published_all || !status.ok()) continue;
+        Status published = item->status;
+        const std::uint64_t bytes = item->put.body().size();
+        if (published.ok()) {
+          std::optional<Status> at_once = PublishAtOnce(fetch, *item);
+          if (!at_once) at_once = co_await Publish(fetch, *item);
+          published = std::move(*at_once);
+        }
+        if (published.ok()) counters_.bytes.Add(bytes);
+        if (puts.Settles()) co_await puts.Settle();
+        if (item->required) status = std::move(published);
+      }
+      if (published_all && status.ok()) counters_.blocks.Add();
       End(fetch, block, status);
       const BlockKey& key = fetch.run->chain[block];
       if (status.ok()) {
