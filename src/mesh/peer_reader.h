@@ -83,6 +83,10 @@ class PeerReader final {
   // the one that reads.
   Task<Result<std::size_t>> Read(std::shared_ptr<const PeerRun> run, std::size_t from, std::size_t count,
                                  std::uint64_t conversation, Instant deadline);
+  // Whether a Read, of whatever call, waits for the block.
+  bool Coming(std::uint64_t incarnation, const BlockKey& key) const {
+    return transfers_.contains({incarnation, key});
+  }
   // Waits for what is under way; no Read is awaited any more. Before the rails end.
   Task<void> Close();
   // Of the store's memory, which was resized.
