@@ -309,9 +309,7 @@ std::optional<OfferReply> DecodeOfferReply(net::ConstPiece bytes) {
   return reply;
 }
 
-std::vector<std::byte> Encode(const BlockRequest& request) {
-  std::vector<std::byte> bytes;
-  bytes.reserve(63 + request.name.tenant.size() + request.key.length);
+void Append(std::vector<std::byte>& bytes, const BlockRequest& request) {
   Encoder out(bytes);
   out.U64(request.history);
   PutName(out, request.name);
@@ -319,6 +317,11 @@ std::vector<std::byte> Encode(const BlockRequest& request) {
   PutKey(out, request.key);
   out.U64(request.body_bytes);
   out.U64(static_cast<std::uint64_t>(request.worth_us));
+}
+
+std::vector<std::byte> Encode(const BlockRequest& request) {
+  std::vector<std::byte> bytes;
+  Append(bytes, request);
   return bytes;
 }
 

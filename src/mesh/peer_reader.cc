@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <utility>
 
 #include "mesh/landing.h"
@@ -371,16 +372,24 @@ Task<Status> PeerReader::AwaitTurn(const Batch& batch, Instant deadline) {
 Task<Status> PeerReader::Ask(Batch& batch, std::uint64_t peer, Instant deadline) {
   for (;;) {
     parts_.peers.Of(peer).breaker.Asked(parts_.clock.Now());
-    std::vector<std::vector<std::byte>> questions;
-    questions.reserve(batch.asked.size());
+    std::vector<std::byte> questions;
+    std::vector<std::size_t> ends;
+    ends.reserve(batch.asked.size());
     const std::int64_t left_us = std::max<std::int64_t>(deadline.UsSince(parts_.clock.Now()), 0);
     for (const std::uint32_t number : batch.asked) {
       Batch::Item& item = batch.items[number];
       item.ended = false;
       item.asked.worth_us = left_us;
-      questions.push_back(Encode(item.asked));
+      Append(questions, item.asked);
+      ends.push_back(questions.size());
+      if (ends.size() == 1) questions.reserve(ends.front() * batch.asked.size());
     }
-    const std::vector<net::ConstPiece> pieces(questions.begin(), questions.end());
+    std::vector<net::ConstPiece> pieces;
+    pieces.reserve(ends.size());
+    for (std::size_t begin = 0; const std::size_t end : ends) {
+      pieces.push_back(std::span(questions).subspan(begin, end - begin));
+      begin = end;
+    }
     Status status = co_await parts_.rails.Read(peer, pieces, batch, deadline);
     batch.went_out = batch.went_out || status.code() != Code::kBusy;
     if (status.code() != Code::kBusy || parts_.clock.Now() >= deadline) co_return status;
@@ -398,7 +407,8 @@ Task<void> PeerReader::Transport(std::shared_ptr<Batch> batch, std::uint64_t pee
   batch->asked_at_s = parts_.store.source_puts().NowS();
   if (status.ok() && !peer.breaker.Allows(began))
     status = Status(Code::kGone, "the peer did not answer lately");
-  for (std::uint32_t i = 0; i < batch->items.size(); ++i) batch->asked.push_back(i);
+  batch->asked.resize(batch->items.size());
+  std::iota(batch->asked.begin(), batch->asked.end(), 0u);
   if (status.ok() && !batch->items.empty()) status = co_await Ask(*batch, peer_number, deadline);
   // The peer gave its slot to another record while it was sent, and may have it elsewhere.
   std::erase_if(batch->asked,
