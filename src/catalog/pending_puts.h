@@ -113,6 +113,11 @@ class PendingPuts final {
   enum class Named : bool { kNo, kYes };
   PutIndex Add(const PutName& name, const BlockKey& parent, std::uint64_t record_bytes, Instant deadline,
                Named named = Named::kYes);
+  // Prefetches what Add links a put of this key hash into, and one whose parent has it.
+  void Prefetch(KeyHash key_hash) const {
+    __builtin_prefetch(&ends_[kByKey][key_hash & mask_], 1);
+    __builtin_prefetch(&ends_[kByParent][key_hash & mask_], 1);
+  }
   // The put is not open any more: not found, without a deadline. Its index stays in use until Free.
   void Close(PutIndex put);
   // The put is closed and has no users.

@@ -63,6 +63,8 @@ class RuleAdmission final : public store::Admission {
   ChainCheck check_;
 };
 
+constexpr std::size_t kBegunAhead = 8;  // blocks for which what Begin looks at is prefetched together
+
 // A namespace's groups as a read of blocks needs them.
 struct GroupWanted {
   std::uint16_t group = 0;
@@ -93,11 +95,11 @@ void TakeGroups(const catalog::NamespaceEntry& entry, const PeerRun& run, std::s
   wanted.insert(wanted.end(), others.begin(), others.end());
 }
 
-// Of a batch that begins with a block of so many groups and bytes, and to which so many blocks are left.
-std::size_t MostItems(std::size_t blocks, std::size_t groups, std::uint64_t bytes) {
-  const std::size_t fit =
-      std::max<std::uint64_t>(PeerReadLimits::kBatchBytes / std::max<std::uint64_t>(bytes, 1), 1);
-  return std::min(std::min(blocks, fit) * groups, net::RailLimits::kBatchItems);
+// Of so many that are left, those of a batch that begins with one of so many bytes.
+std::size_t MostBlocks(std::size_t blocks, std::uint64_t bytes) {
+  return std::min<std::size_t>(
+      {blocks, std::max<std::uint64_t>(PeerReadLimits::kBatchBytes / std::max<std::uint64_t>(bytes, 1), 1),
+       net::RailLimits::kBatchItems});
 }
 
 }  // namespace
@@ -113,9 +115,7 @@ struct PeerReader::BatchItem {
   Status status;
   bool ended = false;
   std::array<net::Piece, 1> pieces;
-  // Of what landed.
-  BlockHead head;
-  store::SourceFacts facts;
+  store::SourceFacts facts;  // of what landed
 };
 
 // Some blocks of a run on their way, as one batch of a rail.
@@ -168,11 +168,11 @@ class PeerReader::Batch final : public net::RailSink {
   void TakeFacts() {
     for (Item& item : items) {
       if (!item.status.ok()) continue;
-      item.head = item.landing.TakeHead();
-      item.facts = {.part_bytes = std::move(item.head.part_bytes),
-                    .segment_crcs = std::move(item.head.segment_crcs),
-                    .put_id = item.head.put_id,
-                    .ttl_s = item.head.ttl_s,
+      BlockHead& head = item.landing.head();
+      item.facts = {.part_bytes = std::move(head.part_bytes),
+                    .segment_crcs = std::move(head.segment_crcs),
+                    .put_id = head.put_id,
+                    .ttl_s = head.ttl_s,
                     .asked_at_s = asked_at_s};
     }
   }
@@ -237,23 +237,26 @@ Task<Result<std::size_t>> PeerReader::Read(std::shared_ptr<const PeerRun> run, s
 std::vector<PeerReader::Awaited> PeerReader::Begin(const std::shared_ptr<const PeerRun>& run,
                                                    std::size_t from, std::size_t count,
                                                    std::uint64_t conversation, Instant deadline) {
-  const auto fetch = std::make_shared<Fetch>(Fetch{
-      .run = run, .conversation = conversation, .began = parts_.rule.drops().last(), .deadline = deadline});
+  std::shared_ptr<Fetch> fetch;
   std::vector<Awaited> wanted;
   wanted.reserve(count);
-  fetch->blocks.reserve(count);
   for (std::size_t block = from; block < from + count; ++block) {
-    const auto [known, is_new] = transfers_.try_emplace({run->incarnation, run->chain[block]});
-    if (is_new) fetch->blocks.push_back(block);
-    wanted.push_back({known->second, is_new});
+    const auto [known, own] = transfers_.try_emplace({run->incarnation, run->chain[block]});
+    if (own) {
+      if (fetch == nullptr) {
+        fetch = std::make_shared<Fetch>(Fetch{.run = run,
+                                              .transfers = std::vector<Transfer>(from + count - block),
+                                              .conversation = conversation,
+                                              .began = parts_.rule.drops().last(),
+                                              .deadline = deadline});
+        fetch->blocks.reserve(fetch->transfers.size());
+      }
+      known->second = std::shared_ptr<Transfer>(fetch, &fetch->transfers[fetch->blocks.size()]);
+      fetch->blocks.push_back(block);
+    }
+    wanted.push_back({known->second, own});
   }
-  if (fetch->blocks.empty()) return wanted;
-  fetch->transfers = std::vector<Transfer>(fetch->blocks.size());
-  for (std::size_t i = 0; i < fetch->blocks.size(); ++i) {
-    Awaited& own = wanted[fetch->blocks[i] - from];
-    own.transfer = std::shared_ptr<Transfer>(fetch, &fetch->transfers[i]);
-    transfers_[{run->incarnation, run->chain[fetch->blocks[i]]}] = own.transfer;
-  }
+  if (fetch == nullptr) return wanted;
   const Executor::InLane in(executor(), nullptr);
   tasks_.Spawn(FetchAll(fetch));
   return wanted;
@@ -298,6 +301,9 @@ Task<Status> PeerReader::Prepare(Fetch& fetch, std::size_t* next, std::shared_pt
   if (!own) co_return Status(Code::kGone, "read from a peer: this member is in no cell now");
   Peer& peer = parts_.peers.Of(run.peer);
   std::vector<GroupWanted> groups;
+  const std::size_t first = fetch.blocks[*next];
+  puts.BeginAhead(run.slot,
+                  std::span(run.chain).subspan(first, std::min(kBegunAhead, run.first + run.count - first)));
   while (*next < fetch.blocks.size()) {
     const catalog::NamespaceEntry* entry = parts_.store.NamespaceAt(run.slot);
     if (entry == nullptr || entry->incarnation != run.incarnation)
@@ -325,8 +331,11 @@ Task<Status> PeerReader::Prepare(Fetch& fetch, std::size_t* next, std::shared_pt
       Status room = co_await TakeRoom(*batch, peer, bytes, room_until);
       if (!room.ok()) co_return room;
     }
-    if (batch->items.empty())
-      batch->items.reserve(MostItems(fetch.blocks.size() - *next, groups.size(), bytes));
+    if (batch->blocks.empty()) {
+      const std::size_t blocks = MostBlocks(fetch.blocks.size() - *next, bytes);
+      batch->blocks.reserve(blocks);
+      batch->items.reserve(std::min(blocks * groups.size(), net::RailLimits::kBatchItems));
+    }
     for (const GroupWanted& group : groups) {
       if (group.body_bytes == 0) continue;
       const BlockKey parent = block == 0 ? BlockKey() : run.chain[block - 1];
@@ -437,14 +446,14 @@ Task<void> PeerReader::Transport(std::shared_ptr<Batch> batch, std::uint64_t pee
 }
 
 std::optional<Status> PeerReader::PublishAtOnce(const Fetch& fetch, BatchItem& item) {
-  const BlockHead& head = item.head;
+  const BlockHead& head = item.landing.head();
   if (parts_.rule.Behind({head.history, head.a, head.last})) return std::nullopt;
   RuleAdmission admission(parts_.rule, *fetch.run, item.block, head, fetch.conversation, fetch.began);
   return parts_.store.source_puts().FinishAtOnce(item.put, item.facts, admission);
 }
 
 Task<Status> PeerReader::Publish(const Fetch& fetch, BatchItem& item) {
-  const BlockHead& head = item.head;
+  const BlockHead& head = item.landing.head();
   const Instant until = std::min(fetch.deadline, parts_.clock.Now().PlusUs(PeerReadLimits::kCatchUpUs));
   while (parts_.rule.Behind({head.history, head.a, head.last})) {
     const Status waited = co_await parts_.rule.Changed(until);
@@ -460,34 +469,72 @@ std::shared_ptr<PeerReader::Transfer> PeerReader::ParentOf(const Fetch& fetch, s
   return parent == transfers_.end() ? nullptr : parent->second;
 }
 
+Task<void> PeerReader::PublishAll(Fetch& fetch, Batch& batch) {
+  store::SourcePuts& puts = parts_.store.source_puts();
+  batch.TakeFacts();
+  auto item = batch.items.begin(), ahead = item;
+  const auto look_ahead = [&] {
+    std::array<const store::SourcePut*, store::SourcePuts::kAhead> some;
+    std::size_t count = 0;
+    while (ahead != batch.items.end() && count < some.size()) some[count++] = &ahead++->put;
+    puts.FinishAhead(std::span(some).first(count));
+  };
+  for (const std::size_t block : batch.blocks) {
+    // Behind one that did not come nothing can be reached.
+    Status status = fetch.published_all ? Status() : fetch.failed;
+    // One that failed and is fetched anew may need the room that this one has: it is not waited for.
+    const auto before = fetch.published_all ? ParentOf(fetch, block) : nullptr;
+    if (before != nullptr && before->asked.is_set()) (void)co_await before->done.Wait(fetch.deadline);
+    for (; item != batch.items.end() && item->block == block; ++item) {
+      if (!status.ok()) continue;
+      if (item == ahead) look_ahead();
+      std::optional<Status> published;
+      if (!item->status.ok()) published = item->status;
+      const std::uint64_t bytes = item->put.body().size();
+      if (!published) published = PublishAtOnce(fetch, *item);
+      if (!published) published = co_await Publish(fetch, *item);
+      if (puts.Settles()) co_await puts.Settle();
+      if (published->ok()) counters_.bytes.Add(bytes);
+      if (item->required) status = std::move(*published);
+    }
+    End(fetch, block, status);
+    const BlockKey& key = fetch.run->chain[block];
+    if (status.ok()) {
+      counters_.blocks.Add();
+      refusals_.Forget(fetch.run->incarnation, key);
+      continue;
+    }
+    if (fetch.published_all) refusals_.Note(fetch.run->incarnation, key, {fetch.run->peer, status});
+    fetch.published_all = false;
+    if (fetch.failed.ok()) fetch.failed = status;
+  }
+}
+
 Task<void> PeerReader::FetchAll(std::shared_ptr<Fetch> fetching) {
   Fetch& fetch = *fetching;
-  store::SourcePuts& puts = parts_.store.source_puts();
-  std::deque<std::shared_ptr<Batch>> under_way;
+  std::vector<std::shared_ptr<Batch>> under_way;  // the oldest first
+  under_way.reserve(PeerReadLimits::kBatches);
   std::size_t next = 0;
-  bool published_all = true;
   bool full = false;  // no room for more before something of this has landed
-  Status failed;
   co_await Yield();
   for (;;) {
-    const auto parent =
-        failed.ok() && next < fetch.blocks.size() ? ParentOf(fetch, fetch.blocks[next]) : nullptr;
+    const bool more = fetch.failed.ok() && next < fetch.blocks.size();
+    const auto parent = more ? ParentOf(fetch, fetch.blocks[next]) : nullptr;
     const bool early = parent != nullptr && !parent->asked.is_set();
     if (early && under_way.empty()) {
       const Status asked = co_await parent->asked.Wait(fetch.deadline);
       if (!asked.ok())
-        failed = Status(Code::kTooLate, "read from a peer: what it stands on was not asked for");
+        fetch.failed = Status(Code::kTooLate, "read from a peer: what it stands on was not asked for");
       continue;
     }
-    if (failed.ok() && next < fetch.blocks.size() && !full && !early &&
-        under_way.size() < PeerReadLimits::kBatches) {
+    if (more && !full && !early && under_way.size() < PeerReadLimits::kBatches) {
       auto batch = std::make_shared<Batch>(*this, parts_.peers.Of(fetch.run->peer),
                                            fetch.run->FromFlash(fetch.blocks[next]));
       const std::size_t from = next;
       const Instant room_until = under_way.empty() ? fetch.deadline : parts_.clock.Now();
       const Status prepared = co_await Prepare(fetch, &next, batch, room_until);
       full = prepared.code() == Code::kBusy && !under_way.empty();
-      if (!prepared.ok() && !full) failed = prepared;
+      if (!prepared.ok() && !full) fetch.failed = prepared;
       if (next == from) continue;
       tasks_.Spawn(Transport(batch, fetch.run->peer, fetch.deadline));
       under_way.push_back(std::move(batch));
@@ -495,46 +542,15 @@ Task<void> PeerReader::FetchAll(std::shared_ptr<Fetch> fetching) {
     }
     if (under_way.empty()) break;
     const std::shared_ptr<Batch> batch = std::move(under_way.front());
-    under_way.pop_front();
+    under_way.erase(under_way.begin());
     full = false;
     co_await batch->done.Wait();
-    batch->TakeFacts();
-    auto item = batch->items.begin();
-    for (const std::size_t block : batch->blocks) {
-      // Behind one that did not come nothing can be reached.
-      Status status = published_all ? Status() : failed;
-      // One that failed and is fetched anew may need the room that this one has: it is not waited for.
-      const auto before = published_all ? ParentOf(fetch, block) : nullptr;
-      if (before != nullptr && before->asked.is_set()) (void)co_await before->done.Wait(fetch.deadline);
-      for (; item != batch->items.end() && item->block == block; ++item) {
-        if (!published_all || !status.ok()) continue;
-        Status published = item->status;
-        const std::uint64_t bytes = item->put.body().size();
-        if (published.ok()) {
-          std::optional<Status> at_once = PublishAtOnce(fetch, *item);
-          if (!at_once) at_once = co_await Publish(fetch, *item);
-          published = std::move(*at_once);
-        }
-        if (published.ok()) counters_.bytes.Add(bytes);
-        if (puts.Settles()) co_await puts.Settle();
-        if (item->required) status = std::move(published);
-      }
-      if (published_all && status.ok()) counters_.blocks.Add();
-      End(fetch, block, status);
-      const BlockKey& key = fetch.run->chain[block];
-      if (status.ok()) {
-        refusals_.Forget(fetch.run->incarnation, key);
-        continue;
-      }
-      if (published_all) refusals_.Note(fetch.run->incarnation, key, {fetch.run->peer, status});
-      published_all = false;
-      if (failed.ok()) failed = status;
-    }
+    co_await PublishAll(fetch, *batch);
   }
-  if (failed.ok()) failed = Status(Code::kMiss, "read from a peer: it was not asked for");
-  if (published_all && next < fetch.blocks.size())
-    refusals_.Note(fetch.run->incarnation, fetch.run->chain[fetch.blocks[next]], {fetch.run->peer, failed});
-  for (const std::size_t block : fetch.blocks) End(fetch, block, failed);
+  if (fetch.published_all && next < fetch.blocks.size())
+    refusals_.Note(fetch.run->incarnation, fetch.run->chain[fetch.blocks[next]],
+                   {fetch.run->peer, fetch.failed});
+  for (; next < fetch.blocks.size(); ++next) End(fetch, fetch.blocks[next], fetch.failed);
 }
 
 }  // namespace cistern::mesh

@@ -133,6 +133,8 @@ class PeerReader final {
     std::uint64_t conversation = 0;
     std::int64_t began = 0;  // the last drop that was listed then
     Instant deadline;
+    Status failed;              // why no more of it is asked for
+    bool published_all = true;  // of what landed so far
   };
 
   // Of a block that a call waits for.
@@ -151,6 +153,8 @@ class PeerReader final {
   // Asks for the batch's `asked` as soon as the rails have a place for it.
   Task<Status> Ask(Batch& batch, std::uint64_t peer, Instant deadline);
   Task<void> Transport(std::shared_ptr<Batch> batch, std::uint64_t peer, Instant deadline);
+  // Publishes the batch, block after block, up to the first that does not become visible.
+  Task<void> PublishAll(Fetch& fetch, Batch& batch);
   // Publishes what landed, or says why not; at once: none where it has to wait, or to go on in another step.
   Task<Status> Publish(const Fetch& fetch, BatchItem& item);
   std::optional<Status> PublishAtOnce(const Fetch& fetch, BatchItem& item);

@@ -2,9 +2,12 @@
 #include "store/source_puts.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
+#include "arena/index.h"
 #include "base/format.h"
+#include "base/spin.h"
 #include "store/namespaces.h"
 #include "store/shared_uses.h"
 
@@ -103,6 +106,34 @@ Result<SourcePut> SourcePuts::Place(SourcePut put, arena::Place place) {
                  "put of a source: it was dropped or given up");
   put.body_ = std::span(context_.slots.arena().slot(p.place), p.body_bytes);
   return put;
+}
+
+void SourcePuts::BeginAhead(std::uint32_t slot, std::span<const BlockKey> keys) const {
+  const catalog::TreeId tree = context_.catalog.TreeOf(slot);
+  for (const BlockKey& key : keys) {
+    const catalog::KeyHash key_hash = catalog::KeyHashOf(tree, key);
+    context_.forest.PrefetchBucket(key_hash);
+    context_.pending.Prefetch(key_hash);
+  }
+}
+
+void SourcePuts::FinishAhead(std::span<const SourcePut* const> some) const {
+  const arena::ArenaSpace& arena = context_.slots.arena();
+  std::array<arena::Fingerprint, kAhead> fingerprints;
+  std::size_t count = 0;
+  for (const SourcePut* put : some.first(std::min(some.size(), kAhead))) {
+    const catalog::Put& p = context_.pending[put->put_];
+    const catalog::NamespaceEntry* entry = context_.catalog.EntryOf(p.name.tree);
+    if (entry == nullptr || !p.has_slot) continue;
+    context_.forest.PrefetchBucket(catalog::KeyHashOf(p.name.tree, p.name.key));
+    fingerprints[count++] = arena::FingerprintOf(entry->incarnation, p.name.group, p.name.key);
+    const auto parts = static_cast<std::uint32_t>(p.part_bytes.size());
+    PrefetchLines(arena.slot(p.place) + record::TrailerOffset(p.body_bytes, arena.geometry().alignment),
+                  record::TrailerBoundBytes(p.body_bytes, parts), true);
+    PrefetchLines(arena.directory(p.place), sizeof(arena::DirectoryEntry), true);
+  }
+  // One after the other: each waits for its page, and several pages are looked for at a time.
+  for (std::size_t i = 0; i < count; ++i) residents_.index().index().Prefetch(fingerprints[i]);
 }
 
 std::optional<Result<SourcePut>> SourcePuts::BeginAtOnce(std::uint32_t slot, const SourceBlock& block,

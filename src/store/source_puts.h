@@ -123,6 +123,8 @@ class SourcePuts final {
   // The same without a task; none, and nothing was done: Begin has to wait.
   std::optional<Result<SourcePut>> BeginAtOnce(std::uint32_t slot, const SourceBlock& block,
                                                Instant deadline);
+  // Prefetches what Begin looks at, of several blocks together.
+  void BeginAhead(std::uint32_t slot, std::span<const BlockKey> keys) const;
   // Publishes it. ok: it is visible now, or another put of the block was first. kMiss: it was refused, a drop
   // ended it, its parent is not here, or its time has passed; kInvalid: what came is no body of this block;
   // kBusy: it is a spare put, and its namespaces have their quota by now.
@@ -130,6 +132,9 @@ class SourcePuts final {
   // The same without a task; none: it goes on in another step, by Finish too. `put` and `facts` are taken
   // when it has ended; where Settles() then, the caller awaits Settle.
   std::optional<Status> FinishAtOnce(SourcePut& put, SourceFacts& facts, Admission& admission);
+  // Prefetches what FinishAtOnce looks at, of the first kAhead puts together.
+  static constexpr std::size_t kAhead = 8;
+  void FinishAhead(std::span<const SourcePut* const> some) const;
   // What became visible lets others become so, or is yet to be noted as shared.
   bool Settles() const { return publisher_.cascade_waits() || context_.conversations.sharing(); }
   Task<void> Settle();
