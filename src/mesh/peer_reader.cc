@@ -479,12 +479,13 @@ Task<void> PeerReader::PublishAll(Fetch& fetch, Batch& batch) {
     while (ahead != batch.items.end() && count < some.size()) some[count++] = &ahead++->put;
     puts.FinishAhead(std::span(some).first(count));
   };
+  // The others stand on each other. One that failed and is fetched anew may need the room that these have: it
+  // is not waited for.
+  const auto before = fetch.published_all ? ParentOf(fetch, batch.blocks.front()) : nullptr;
+  if (before != nullptr && before->asked.is_set()) (void)co_await before->done.Wait(fetch.deadline);
   for (const std::size_t block : batch.blocks) {
     // Behind one that did not come nothing can be reached.
     Status status = fetch.published_all ? Status() : fetch.failed;
-    // One that failed and is fetched anew may need the room that this one has: it is not waited for.
-    const auto before = fetch.published_all ? ParentOf(fetch, block) : nullptr;
-    if (before != nullptr && before->asked.is_set()) (void)co_await before->done.Wait(fetch.deadline);
     for (; item != batch.items.end() && item->block == block; ++item) {
       if (!status.ok()) continue;
       if (item == ahead) look_ahead();
