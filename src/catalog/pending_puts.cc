@@ -42,6 +42,7 @@ void PendingPuts::LinkInto(Index index, PutIndex put, std::uint64_t hash) {
   Link& link = puts_[put].links[index];
   Ends& ends = ends_[index][hash & mask_];
   link = {.next = kNoId, .prev = ends.last, .hash = hash, .linked = true};
+  if (index == kReadyByParent) ++ready_;
   (ends.last == kNoId ? ends.first : puts_[ends.last].links[index].next) = put;
   ends.last = put;
 }
@@ -49,6 +50,7 @@ void PendingPuts::LinkInto(Index index, PutIndex put, std::uint64_t hash) {
 void PendingPuts::Unlink(Index index, PutIndex put) {
   const Link link = puts_[put].links[index];
   if (!link.linked) return;
+  if (index == kReadyByParent) --ready_;
   Ends& ends = ends_[index][link.hash & mask_];
   (link.prev == kNoId ? ends.first : puts_[link.prev].links[index].next) = link.next;
   (link.next == kNoId ? ends.last : puts_[link.next].links[index].prev) = link.prev;
@@ -61,7 +63,7 @@ PutIndex PendingPuts::Find(const PutName& name) const {
 }
 
 PutIndex PendingPuts::Add(const PutName& name, const BlockKey& parent, std::uint64_t record_bytes,
-                          Instant deadline) {
+                          Instant deadline, Named named) {
   CISTERN_ASSERT(HasRoom(name.owner, record_bytes));
   const PutIndex put = puts_.Add();
   Item& item = puts_[put];
@@ -71,10 +73,12 @@ PutIndex PendingPuts::Add(const PutName& name, const BlockKey& parent, std::uint
   item.record_bytes = record_bytes;
   item.open = true;
   bytes_ += record_bytes;
-  LinkInto(kByName, put, NumberHash(name.tree, name.id) ^ name.key.Hash());
+  if (named == Named::kYes) {
+    LinkInto(kByName, put, NumberHash(name.tree, name.id) ^ name.key.Hash());
+    LinkInto(kByNumber, put, NumberHash(name.tree, name.id));
+  }
   LinkInto(kByKey, put, KeyHashOf(name.tree, name.key));
   LinkInto(kByParent, put, KeyHashOf(name.tree, parent));
-  LinkInto(kByNumber, put, NumberHash(name.tree, name.id));
   deadlines_.Set(put, deadline.ns);
   ++open_;
   Share& share = of_[name.owner];
@@ -128,6 +132,7 @@ PutIndex PendingPuts::NextNumbered(TreeId tree, const PutId& id, PutIndex before
 }
 
 PutIndex PendingPuts::ReadyChildOf(TreeId tree, KeyHash parent, std::uint32_t groups) const {
+  if (ready_ == 0) return kNoId;
   return Next(kReadyByParent, parent, kNoId,
               [&](const Put& put) { return put.name.tree == tree && (groups >> put.name.group & 1) != 0; });
 }

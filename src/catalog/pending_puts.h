@@ -109,8 +109,15 @@ class PendingPuts final {
 
   // kNoId when no such put is open.
   PutIndex Find(const PutName& name) const;
-  // Adds an open put, for whose record its owner HasRoom().
-  PutIndex Add(const PutName& name, const BlockKey& parent, std::uint64_t record_bytes, Instant deadline);
+  // Adds an open put, for whose record its owner HasRoom(). kNo: neither Find nor NextNumbered finds it.
+  enum class Named : bool { kNo, kYes };
+  PutIndex Add(const PutName& name, const BlockKey& parent, std::uint64_t record_bytes, Instant deadline,
+               Named named = Named::kYes);
+  // Prefetches what Add links a put of this key hash into, and one whose parent has it.
+  void Prefetch(KeyHash key_hash) const {
+    __builtin_prefetch(&ends_[kByKey][key_hash & mask_], 1);
+    __builtin_prefetch(&ends_[kByParent][key_hash & mask_], 1);
+  }
   // The put is not open any more: not found, without a deadline. Its index stays in use until Free.
   void Close(PutIndex put);
   // The put is closed and has no users.
@@ -162,6 +169,7 @@ class PendingPuts final {
   std::map<OwnerToken, Share> of_;  // of each owner that has any
   std::uint32_t open_ = 0;
   std::uint64_t bytes_ = 0;
+  std::uint32_t ready_ = 0;
   Slab<Item> puts_;
   std::uint64_t mask_;
   struct Ends {

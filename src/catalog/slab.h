@@ -33,6 +33,8 @@ class Slab final {
     std::uint32_t id = free_;
     if (id != kNoId) {
       free_ = (*this)[id].next_free;
+      // Nobody has looked at the next one since it was freed.
+      if (free_ != kNoId) __builtin_prefetch(&(*this)[free_], 1);
       (*this)[id] = T{};
     } else {
       CISTERN_ASSERT(end_ < kNoId);

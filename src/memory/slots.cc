@@ -251,6 +251,8 @@ arena::Place Slots::Take(Chunk& chunk) {
   counts_.used_slots++;
   counts_.used_bytes += chunk.size.bytes;
   used_on_[plan_.Of(chunk.first)] += chunk.size.bytes;
+  // The next one's generation is changed before it is filled.
+  if (chunk.used < chunk.slots) __builtin_prefetch(arena_.generation(PlaceOf(chunk, chunk.FirstFree())), 1);
   return PlaceOf(chunk, slot);
 }
 

@@ -103,7 +103,7 @@ Verdict DropList::CheckNotes(const SharedNamespace& name, std::vector<std::uint6
 
 ChainCheck::ChainCheck(const DropList& list, const SharedNamespace& name, std::span<const BlockKey> chain,
                        std::int64_t a)
-    : list_(list), chain_(chain), a_(a), namespace_hash_(list.HashOf(name)), looked_to_(list.drops_.ever) {}
+    : list_(list), chain_(chain), a_(a), name_(name), looked_to_(list.drops_.ever) {}
 
 bool ChainCheck::Step(std::size_t touches) {
   const DropList::Names& drops = list_.drops_;
@@ -112,6 +112,7 @@ bool ChainCheck::Step(std::size_t touches) {
   // Revisions are listed in order.
   if (drops.listed.empty() || drops.listed.back().revision <= a_) return true;
   if (hashes_.empty()) {
+    namespace_hash_ = list_.HashOf(name_);
     hashes_.reserve(chain_.size() + 1);
     hashes_.push_back(namespace_hash_);
     looked_to_ = drops.ever;

@@ -100,7 +100,8 @@ class ChainCheck final {
   const DropList& list_;
   const std::span<const BlockKey> chain_;
   const std::int64_t a_;
-  const std::uint64_t namespace_hash_;
+  const SharedNamespace& name_;
+  std::uint64_t namespace_hash_ = 0;   // once it is needed
   std::vector<std::uint64_t> hashes_;  // of the namespace and of the chain so far
   std::size_t looked_ = 0;
   std::uint64_t looked_to_;  // how many drops were ever listed that the check has seen

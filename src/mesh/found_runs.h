@@ -47,6 +47,10 @@ class FoundRuns final {
   // Blocks [from, end) of its chain are found under it from now on, and not under an earlier one, as far as
   // they have not been forgotten meanwhile and there is room.
   void Add(const Kept& kept, std::size_t from, std::size_t end);
+  // Prefetches what Find looks at.
+  void Prefetch(std::uint64_t incarnation, const BlockKey& key) const {
+    __builtin_prefetch(&places_[HashOf(incarnation, key) & (kPlaces - 1)]);
+  }
   std::optional<Found> Find(std::uint64_t incarnation, const BlockKey& key, Instant now) const;
   // Forgets runs that are too old or too many, `most` blocks a call; true: there are more.
   bool Trim(Instant now, std::size_t most);

@@ -27,8 +27,8 @@ class Landing final {
   Status Checked() const;
 
   std::span<std::byte> body() const { return body_; }
-  const BlockHead& head() const { return head_; }
-  BlockHead TakeHead() { return std::move(head_); }
+  // Once it is checked, whoever asks may take of it what he likes.
+  BlockHead& head() { return head_; }
 
  private:
   std::span<std::byte> body_;

@@ -11,6 +11,7 @@ namespace cistern::mesh {
 namespace {
 
 constexpr std::size_t kBlocksAStep = kStepTouches / 8;
+constexpr std::size_t kAhead = 32;  // blocks that are prefetched together
 
 }  // namespace
 
@@ -37,6 +38,7 @@ bool PeerBlocks::Found(std::uint32_t slot, std::span<const catalog::BlockName> b
   const catalog::NamespaceEntry* entry = runs_.empty() ? nullptr : parts_.store.NamespaceAt(slot);
   if (entry == nullptr || !entry->in_mesh()) return false;
   const Instant now = parts_.clock.Now();
+  for (const catalog::BlockName& block : blocks) runs_.Prefetch(entry->incarnation, block.key);
   return std::ranges::any_of(blocks, [&](const catalog::BlockName& block) {
     return runs_.Find(entry->incarnation, block.key, now).has_value();
   });
@@ -52,12 +54,17 @@ Task<std::vector<PeerBlocks::Wanted>> PeerBlocks::Collect(std::uint32_t slot,
     const catalog::NamespaceEntry* entry = parts_.store.NamespaceAt(slot);
     // Its users may have said so since it was found.
     if (entry == nullptr || !entry->in_mesh()) break;
+    if (i % kAhead == 0) {
+      for (const catalog::BlockName& block : blocks.subspan(i, std::min(kAhead, blocks.size() - i)))
+        runs_.Prefetch(entry->incarnation, block.key);
+    }
     auto found = runs_.Find(entry->incarnation, blocks[i].key, now);
     if (!found || parts_.store.source_puts().Here(slot, blocks[i].key, blocks[i].group)) continue;
     auto of = std::ranges::find(all, found->kept, &Wanted::kept);
     if (of == all.end()) of = all.insert(all.end(), {std::move(found->kept), found->block, found->block, {}});
     of->begin = std::min(of->begin, found->block);
     of->end = std::max(of->end, found->block + 1);
+    if (of->at.empty()) of->at.reserve(blocks.size() - i);
     of->at.push_back(i);
   }
   co_return all;
@@ -85,22 +92,30 @@ Task<std::vector<store::RemoteMiss>> PeerBlocks::Bring(std::uint32_t slot,
     if (code == Code::kTooLate) counters_.late.Add(wanted.at.size());
   };
   // All of them are under way before the first is waited for.
-  std::vector<std::pair<const Wanted*, Task<Result<std::size_t>>>> reads;
+  std::vector<Reading> readings;
+  readings.reserve(all.size());
   for (const Wanted& wanted : all) {
-    const std::size_t from = FirstMissing(wanted), count = wanted.end - from;
-    const PeerRun& run = *wanted.kept->run;
-    const std::int64_t ready_in_us =
-        wanted.kept->ready_in_us * static_cast<std::int64_t>(count) / static_cast<std::int64_t>(run.count);
-    if (worth.UsSince(parts_.clock.Now()) < ready_in_us) {
-      miss(wanted, Code::kTooLate, ready_in_us);
+    const std::int64_t left_us = worth.UsSince(parts_.clock.Now());
+    // What others wait for already is not waited for here, unless it might take too long.
+    const bool follows = Follows(wanted) && left_us >= ReadyInUs(wanted, wanted.kept->run->first);
+    const std::size_t from = follows ? wanted.begin : FirstMissing(wanted);
+    if (left_us < ReadyInUs(wanted, from)) {
+      miss(wanted, Code::kTooLate, ReadyInUs(wanted, from));
       continue;
     }
-    reads.emplace_back(&wanted, parts_.reader.Read(wanted.kept->run, from, count, 0, worth));
+    readings.push_back(Read(wanted, from, worth));
   }
-  for (auto& [wanted, read] : reads) {
-    const Result<std::size_t> came = co_await read;
+  for (Reading& reading : readings) {
+    const Wanted& wanted = *reading.wanted;
+    Result<std::size_t> came = co_await reading.read;
+    if (!came && reading.from == wanted.begin && parts_.clock.Now() < worth) {
+      // Who waited for what these stand on had less time for it, or displaced less.
+      const std::size_t from = FirstMissing(wanted);
+      if (from < wanted.begin)
+        came = co_await parts_.reader.Read(wanted.kept->run, from, wanted.end - from, 0, worth);
+    }
     if (!came && (came.error().code() == Code::kTooLate || came.error().code() == Code::kBusy))
-      miss(*wanted, came.error().code(), 0);
+      miss(wanted, came.error().code(), 0);
   }
   std::ranges::sort(misses, {}, &store::RemoteMiss::at);
   co_return misses;

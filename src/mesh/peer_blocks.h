@@ -59,6 +59,25 @@ class PeerBlocks final : public store::RemoteBlocks {
     std::size_t begin = 0, end = 0;  // in the run's chain: from the first to the last of them
     std::vector<std::size_t> at;     // of the acquire's blocks
   };
+  // A read of them, from a block of the run's chain on.
+  struct Reading {
+    const Wanted* wanted;
+    std::size_t from;
+    Task<Result<std::size_t>> read;
+  };
+  Reading Read(const Wanted& wanted, std::size_t from, Instant worth) {
+    return {&wanted, from, parts_.reader.Read(wanted.kept->run, from, wanted.end - from, 0, worth)};
+  }
+  // How long it takes from there on, as the match said.
+  static std::int64_t ReadyInUs(const Wanted& wanted, std::size_t from) {
+    const auto count = static_cast<std::int64_t>(wanted.end - from);
+    return wanted.kept->ready_in_us * count / static_cast<std::int64_t>(wanted.kept->run->count);
+  }
+  // Whether what they stand on is on its way.
+  bool Follows(const Wanted& wanted) const {
+    const PeerRun& run = *wanted.kept->run;
+    return wanted.begin > run.first && parts_.reader.Coming(run.incarnation, run.chain[wanted.begin - 1]);
+  }
   Task<std::vector<Wanted>> Collect(std::uint32_t slot, std::span<const catalog::BlockName> blocks);
   // The first of the run's blocks that is not here; blocks stand on those before them.
   std::size_t FirstMissing(const Wanted& wanted) const;

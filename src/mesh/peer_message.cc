@@ -309,8 +309,7 @@ std::optional<OfferReply> DecodeOfferReply(net::ConstPiece bytes) {
   return reply;
 }
 
-std::vector<std::byte> Encode(const BlockRequest& request) {
-  std::vector<std::byte> bytes;
+void Append(std::vector<std::byte>& bytes, const BlockRequest& request) {
   Encoder out(bytes);
   out.U64(request.history);
   PutName(out, request.name);
@@ -318,6 +317,11 @@ std::vector<std::byte> Encode(const BlockRequest& request) {
   PutKey(out, request.key);
   out.U64(request.body_bytes);
   out.U64(static_cast<std::uint64_t>(request.worth_us));
+}
+
+std::vector<std::byte> Encode(const BlockRequest& request) {
+  std::vector<std::byte> bytes;
+  Append(bytes, request);
   return bytes;
 }
 
@@ -336,6 +340,8 @@ std::optional<BlockRequest> DecodeBlockRequest(net::ConstPiece bytes) {
 
 std::vector<std::byte> Encode(const BlockHead& head) {
   std::vector<std::byte> bytes;
+  bytes.reserve(66 + head.key.length + head.parent.length + 8 * head.notes.size() +
+                4 * (head.part_bytes.size() + head.segment_crcs.size()));
   Encoder out(bytes);
   out.U64(head.history);
   out.U64(static_cast<std::uint64_t>(head.a));

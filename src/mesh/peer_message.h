@@ -162,6 +162,9 @@ std::vector<std::byte> Encode(const OfferReply& reply);
 std::vector<std::byte> Encode(const BlockRequest& request);
 std::vector<std::byte> Encode(const BlockHead& head);
 
+// Behind what the bytes have.
+void Append(std::vector<std::byte>& bytes, const BlockRequest& request);
+
 // A question for a match in steps of the core: its head, which says that so many keys follow, then keys.
 std::vector<std::byte> EncodeHead(const MatchRequest& request, std::size_t keys);
 void AppendKeys(std::vector<std::byte>& question, std::span<const BlockKey> keys);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <utility>
 
 #include "mesh/landing.h"
@@ -62,6 +63,8 @@ class RuleAdmission final : public store::Admission {
   ChainCheck check_;
 };
 
+constexpr std::size_t kBegunAhead = 8;  // blocks for which what Begin looks at is prefetched together
+
 // A namespace's groups as a read of blocks needs them.
 struct GroupWanted {
   std::uint16_t group = 0;
@@ -70,9 +73,10 @@ struct GroupWanted {
 };
 
 // Full groups first: the others' records stand on theirs.
-std::vector<GroupWanted> GroupsOf(const catalog::NamespaceEntry& entry, const PeerRun& run,
-                                  std::size_t block) {
-  std::vector<GroupWanted> wanted, others;
+void TakeGroups(const catalog::NamespaceEntry& entry, const PeerRun& run, std::size_t block,
+                std::vector<GroupWanted>& wanted) {
+  std::vector<GroupWanted> others;
+  wanted.clear();
   const std::size_t end = run.first + run.count;
   std::size_t free_groups = 0, free_number = 0;
   for (const catalog::Group& group : entry.groups) free_groups += group.part_bytes.empty() ? 1 : 0;
@@ -89,25 +93,35 @@ std::vector<GroupWanted> GroupsOf(const catalog::NamespaceEntry& entry, const Pe
     (full ? wanted : others).push_back({g, full, bytes});
   }
   wanted.insert(wanted.end(), others.begin(), others.end());
-  return wanted;
+}
+
+// Of so many that are left, those of a batch that begins with one of so many bytes.
+std::size_t MostBlocks(std::size_t blocks, std::uint64_t bytes) {
+  return std::min<std::size_t>(
+      {blocks, std::max<std::uint64_t>(PeerReadLimits::kBatchBytes / std::max<std::uint64_t>(bytes, 1), 1),
+       net::RailLimits::kBatchItems});
 }
 
 }  // namespace
 
+// One record of a batch.
+struct PeerReader::BatchItem {
+  std::size_t block = 0;  // in the chain
+  bool required = false;
+  BlockRequest asked;
+  BlockKey parent;
+  store::SourcePut put;
+  Landing landing;
+  Status status;
+  bool ended = false;
+  std::array<net::Piece, 1> pieces;
+  store::SourceFacts facts;  // of what landed
+};
+
 // Some blocks of a run on their way, as one batch of a rail.
 class PeerReader::Batch final : public net::RailSink {
  public:
-  struct Item {
-    std::size_t block = 0;  // in the chain
-    bool required = false;
-    BlockRequest asked;
-    BlockKey parent;
-    store::SourcePut put;
-    Landing landing;
-    Status status;
-    bool ended = false;
-    std::array<net::Piece, 1> pieces;
-  };
+  using Item = BatchItem;
 
   Batch(PeerReader& reader, Peer& peer, bool on_flash) : from_flash(on_flash), reader_(reader), peer_(peer) {
     ++peer_.batches;
@@ -150,6 +164,18 @@ class PeerReader::Batch final : public net::RailSink {
     item.ended = true;
     item.status = status.ok() ? item.landing.Checked() : status;
   }
+  // What is said of what landed, for the store.
+  void TakeFacts() {
+    for (Item& item : items) {
+      if (!item.status.ok()) continue;
+      BlockHead& head = item.landing.head();
+      item.facts = {.part_bytes = std::move(head.part_bytes),
+                    .segment_crcs = std::move(head.segment_crcs),
+                    .put_id = head.put_id,
+                    .ttl_s = head.ttl_s,
+                    .asked_at_s = asked_at_s};
+    }
+  }
 
   const bool from_flash;  // all of it: what lies in the peer's memory does not wait for that
   std::vector<Item> items;
@@ -167,7 +193,10 @@ class PeerReader::Batch final : public net::RailSink {
 };
 
 PeerReader::PeerReader(const Parts& parts)
-    : parts_(parts), memory_bytes_(parts.memory_bytes), tasks_(parts.executor) {}
+    : parts_(parts),
+      memory_bytes_(parts.memory_bytes),
+      transfers_(0, HashOfBlock{parts.seed}),
+      tasks_(parts.executor) {}
 
 PeerReader::~PeerReader() { tasks_.Drop(); }
 
@@ -208,35 +237,39 @@ Task<Result<std::size_t>> PeerReader::Read(std::shared_ptr<const PeerRun> run, s
 std::vector<PeerReader::Awaited> PeerReader::Begin(const std::shared_ptr<const PeerRun>& run,
                                                    std::size_t from, std::size_t count,
                                                    std::uint64_t conversation, Instant deadline) {
-  Fetch fetch{
-      .run = run, .conversation = conversation, .began = parts_.rule.drops().last(), .deadline = deadline};
+  std::shared_ptr<Fetch> fetch;
   std::vector<Awaited> wanted;
+  wanted.reserve(count);
   for (std::size_t block = from; block < from + count; ++block) {
-    std::shared_ptr<Transfer>& transfer = transfers_[{run->incarnation, run->chain[block]}];
-    const bool own = transfer == nullptr;
+    const auto [known, own] = transfers_.try_emplace({run->incarnation, run->chain[block]});
     if (own) {
-      transfer = std::make_shared<Transfer>();
-      fetch.blocks.push_back(block);
-      fetch.transfers.push_back(transfer);
+      if (fetch == nullptr) {
+        fetch = std::make_shared<Fetch>(Fetch{.run = run,
+                                              .transfers = std::vector<Transfer>(from + count - block),
+                                              .conversation = conversation,
+                                              .began = parts_.rule.drops().last(),
+                                              .deadline = deadline});
+        fetch->blocks.reserve(fetch->transfers.size());
+      }
+      known->second = std::shared_ptr<Transfer>(fetch, &fetch->transfers[fetch->blocks.size()]);
+      fetch->blocks.push_back(block);
     }
-    wanted.push_back({transfer, own});
+    wanted.push_back({known->second, own});
   }
-  if (!fetch.blocks.empty()) {
-    const Executor::InLane in(executor(), nullptr);
-    tasks_.Spawn(FetchAll(std::move(fetch)));
-  }
+  if (fetch == nullptr) return wanted;
+  const Executor::InLane in(executor(), nullptr);
+  tasks_.Spawn(FetchAll(fetch));
   return wanted;
 }
 
-void PeerReader::End(const Fetch& fetch, std::size_t block, const Status& status) {
+void PeerReader::End(Fetch& fetch, std::size_t block, const Status& status) {
   const auto at = std::ranges::lower_bound(fetch.blocks, block);
-  const std::shared_ptr<Transfer>& transfer =
-      fetch.transfers[static_cast<std::size_t>(at - fetch.blocks.begin())];
-  if (transfer->done.is_set()) return;
+  Transfer& transfer = fetch.transfers[static_cast<std::size_t>(at - fetch.blocks.begin())];
+  if (transfer.done.is_set()) return;
   transfers_.erase({fetch.run->incarnation, fetch.run->chain[block]});
-  transfer->status = status;
-  transfer->asked.Set();
-  transfer->done.Set();
+  transfer.status = status;
+  transfer.asked.Set();
+  transfer.done.Set();
 }
 
 bool PeerReader::Fits(const Batch& batch, const Peer& peer, std::uint64_t bytes) const {
@@ -260,13 +293,17 @@ Task<Status> PeerReader::TakeRoom(Batch& batch, const Peer& peer, std::uint64_t 
   co_return Status();
 }
 
-Task<Status> PeerReader::Prepare(const Fetch& fetch, std::size_t* next, std::shared_ptr<Batch> batch,
+Task<Status> PeerReader::Prepare(Fetch& fetch, std::size_t* next, std::shared_ptr<Batch> batch,
                                  Instant room_until) {
   const PeerRun& run = *fetch.run;
   store::SourcePuts& puts = parts_.store.source_puts();
   const std::optional<Answered> own = parts_.rule.Answering();
   if (!own) co_return Status(Code::kGone, "read from a peer: this member is in no cell now");
   Peer& peer = parts_.peers.Of(run.peer);
+  std::vector<GroupWanted> groups;
+  const std::size_t first = fetch.blocks[*next];
+  puts.BeginAhead(run.slot,
+                  std::span(run.chain).subspan(first, std::min(kBegunAhead, run.first + run.count - first)));
   while (*next < fetch.blocks.size()) {
     const catalog::NamespaceEntry* entry = parts_.store.NamespaceAt(run.slot);
     if (entry == nullptr || entry->incarnation != run.incarnation)
@@ -276,7 +313,7 @@ Task<Status> PeerReader::Prepare(const Fetch& fetch, std::size_t* next, std::sha
     if (!batch->blocks.empty() &&
         (batch->blocks.back() + 1 != block || run.FromFlash(block) != batch->from_flash))
       break;
-    const std::vector<GroupWanted> groups = GroupsOf(*entry, run, block);
+    TakeGroups(*entry, run, block, groups);
     std::uint64_t bytes = 0;
     for (const GroupWanted& group : groups) {
       if (group.required && group.body_bytes == 0)
@@ -288,33 +325,44 @@ Task<Status> PeerReader::Prepare(const Fetch& fetch, std::size_t* next, std::sha
       break;
     // A batch that has something goes out with that.
     if (!batch->items.empty() && !Fits(*batch, peer, bytes)) break;
-    if (Status room = co_await TakeRoom(*batch, peer, bytes, room_until); !room.ok()) co_return room;
+    if (Fits(*batch, peer, bytes)) {
+      batch->Count(bytes);
+    } else {
+      Status room = co_await TakeRoom(*batch, peer, bytes, room_until);
+      if (!room.ok()) co_return room;
+    }
+    if (batch->blocks.empty()) {
+      const std::size_t blocks = MostBlocks(fetch.blocks.size() - *next, bytes);
+      batch->blocks.reserve(blocks);
+      batch->items.reserve(std::min(blocks * groups.size(), net::RailLimits::kBatchItems));
+    }
     for (const GroupWanted& group : groups) {
       if (group.body_bytes == 0) continue;
       const BlockKey parent = block == 0 ? BlockKey() : run.chain[block - 1];
       std::optional<std::uint32_t> age;
       if (!run.ages.empty()) age = run.ages[block - run.first];
-      auto put = co_await puts.Begin(run.slot, {run.chain[block], parent, group.group, group.body_bytes, age},
-                                     fetch.deadline);
-      if (!put) {
-        if (group.required) co_return std::move(put.error());
+      const store::SourceBlock asked{run.chain[block], parent, group.group, group.body_bytes, age};
+      std::optional<Result<store::SourcePut>> put = puts.BeginAtOnce(run.slot, asked, fetch.deadline);
+      if (!put) put = co_await puts.Begin(run.slot, asked, fetch.deadline);
+      if (!*put) {
+        if (group.required) co_return std::move(put->error());
         continue;
       }
       // It is here: the room is for others.
-      if (!put->wanted()) {
+      if (!(*put)->wanted()) {
         batch->Uncount(group.body_bytes);
         continue;
       }
-      Batch::Item item{.block = block,
-                       .required = group.required,
-                       .asked = {own->history, run.name, group.group, run.chain[block], group.body_bytes, 0},
-                       .parent = parent,
-                       .put = std::move(*put),
-                       .landing = Landing({})};
-      batch->items.push_back(std::move(item));
+      batch->items.push_back(
+          {.block = block,
+           .required = group.required,
+           .asked = {own->history, run.name, group.group, run.chain[block], group.body_bytes, 0},
+           .parent = parent,
+           .put = std::move(**put),
+           .landing = Landing({})});
     }
     batch->blocks.push_back(block);
-    fetch.transfers[*next]->asked.Set();
+    fetch.transfers[*next].asked.Set();
     ++*next;
   }
   co_return Status();
@@ -333,15 +381,24 @@ Task<Status> PeerReader::AwaitTurn(const Batch& batch, Instant deadline) {
 Task<Status> PeerReader::Ask(Batch& batch, std::uint64_t peer, Instant deadline) {
   for (;;) {
     parts_.peers.Of(peer).breaker.Asked(parts_.clock.Now());
-    std::vector<std::vector<std::byte>> questions;
+    std::vector<std::byte> questions;
+    std::vector<std::size_t> ends;
+    ends.reserve(batch.asked.size());
     const std::int64_t left_us = std::max<std::int64_t>(deadline.UsSince(parts_.clock.Now()), 0);
     for (const std::uint32_t number : batch.asked) {
       Batch::Item& item = batch.items[number];
       item.ended = false;
       item.asked.worth_us = left_us;
-      questions.push_back(Encode(item.asked));
+      Append(questions, item.asked);
+      ends.push_back(questions.size());
+      if (ends.size() == 1) questions.reserve(ends.front() * batch.asked.size());
     }
-    const std::vector<net::ConstPiece> pieces(questions.begin(), questions.end());
+    std::vector<net::ConstPiece> pieces;
+    pieces.reserve(ends.size());
+    for (std::size_t begin = 0; const std::size_t end : ends) {
+      pieces.push_back(std::span(questions).subspan(begin, end - begin));
+      begin = end;
+    }
     Status status = co_await parts_.rails.Read(peer, pieces, batch, deadline);
     batch.went_out = batch.went_out || status.code() != Code::kBusy;
     if (status.code() != Code::kBusy || parts_.clock.Now() >= deadline) co_return status;
@@ -359,7 +416,8 @@ Task<void> PeerReader::Transport(std::shared_ptr<Batch> batch, std::uint64_t pee
   batch->asked_at_s = parts_.store.source_puts().NowS();
   if (status.ok() && !peer.breaker.Allows(began))
     status = Status(Code::kGone, "the peer did not answer lately");
-  for (std::uint32_t i = 0; i < batch->items.size(); ++i) batch->asked.push_back(i);
+  batch->asked.resize(batch->items.size());
+  std::iota(batch->asked.begin(), batch->asked.end(), 0u);
   if (status.ok() && !batch->items.empty()) status = co_await Ask(*batch, peer_number, deadline);
   // The peer gave its slot to another record while it was sent, and may have it elsewhere.
   std::erase_if(batch->asked,
@@ -387,31 +445,22 @@ Task<void> PeerReader::Transport(std::shared_ptr<Batch> batch, std::uint64_t pee
   landed_.Pulse();
 }
 
-Task<Status> PeerReader::Publish(const Fetch& fetch, Batch& batch, std::size_t block) {
-  for (Batch::Item& item : batch.items) {
-    if (item.block != block) continue;
-    Status status = item.status;
-    if (status.ok()) {
-      BlockHead head = item.landing.TakeHead();
-      store::SourceFacts facts{.part_bytes = std::move(head.part_bytes),
-                               .segment_crcs = std::move(head.segment_crcs),
-                               .put_id = head.put_id,
-                               .ttl_s = head.ttl_s,
-                               .asked_at_s = batch.asked_at_s};
-      const Instant until = std::min(fetch.deadline, parts_.clock.Now().PlusUs(PeerReadLimits::kCatchUpUs));
-      while (parts_.rule.Behind({head.history, head.a, head.last})) {
-        const Status waited = co_await parts_.rule.Changed(until);
-        if (!waited.ok()) break;
-      }
-      RuleAdmission admission(parts_.rule, *fetch.run, block, head, fetch.conversation, fetch.began);
-      const std::uint64_t bytes = item.put.body().size();
-      status = co_await parts_.store.source_puts().Finish(std::move(item.put), std::move(facts), admission);
-      if (status.ok()) counters_.bytes.Add(bytes);
-    }
-    if (!status.ok() && item.required) co_return status;
+std::optional<Status> PeerReader::PublishAtOnce(const Fetch& fetch, BatchItem& item) {
+  const BlockHead& head = item.landing.head();
+  if (parts_.rule.Behind({head.history, head.a, head.last})) return std::nullopt;
+  RuleAdmission admission(parts_.rule, *fetch.run, item.block, head, fetch.conversation, fetch.began);
+  return parts_.store.source_puts().FinishAtOnce(item.put, item.facts, admission);
+}
+
+Task<Status> PeerReader::Publish(const Fetch& fetch, BatchItem& item) {
+  const BlockHead& head = item.landing.head();
+  const Instant until = std::min(fetch.deadline, parts_.clock.Now().PlusUs(PeerReadLimits::kCatchUpUs));
+  while (parts_.rule.Behind({head.history, head.a, head.last})) {
+    const Status waited = co_await parts_.rule.Changed(until);
+    if (!waited.ok()) break;
   }
-  counters_.blocks.Add();
-  co_return Status();
+  RuleAdmission admission(parts_.rule, *fetch.run, item.block, head, fetch.conversation, fetch.began);
+  co_return co_await parts_.store.source_puts().Finish(std::move(item.put), std::move(item.facts), admission);
 }
 
 std::shared_ptr<PeerReader::Transfer> PeerReader::ParentOf(const Fetch& fetch, std::size_t block) const {
@@ -420,32 +469,73 @@ std::shared_ptr<PeerReader::Transfer> PeerReader::ParentOf(const Fetch& fetch, s
   return parent == transfers_.end() ? nullptr : parent->second;
 }
 
-Task<void> PeerReader::FetchAll(Fetch fetch) {
-  std::deque<std::shared_ptr<Batch>> under_way;
+Task<void> PeerReader::PublishAll(Fetch& fetch, Batch& batch) {
+  store::SourcePuts& puts = parts_.store.source_puts();
+  batch.TakeFacts();
+  auto item = batch.items.begin(), ahead = item;
+  const auto look_ahead = [&] {
+    std::array<const store::SourcePut*, store::SourcePuts::kAhead> some;
+    std::size_t count = 0;
+    while (ahead != batch.items.end() && count < some.size()) some[count++] = &ahead++->put;
+    puts.FinishAhead(std::span(some).first(count));
+  };
+  // The others stand on each other. One that failed and is fetched anew may need the room that these have: it
+  // is not waited for.
+  const auto before = fetch.published_all ? ParentOf(fetch, batch.blocks.front()) : nullptr;
+  if (before != nullptr && before->asked.is_set()) (void)co_await before->done.Wait(fetch.deadline);
+  for (const std::size_t block : batch.blocks) {
+    // Behind one that did not come nothing can be reached.
+    Status status = fetch.published_all ? Status() : fetch.failed;
+    for (; item != batch.items.end() && item->block == block; ++item) {
+      if (!status.ok()) continue;
+      if (item == ahead) look_ahead();
+      std::optional<Status> published;
+      if (!item->status.ok()) published = item->status;
+      const std::uint64_t bytes = item->put.body().size();
+      if (!published) published = PublishAtOnce(fetch, *item);
+      if (!published) published = co_await Publish(fetch, *item);
+      if (puts.Settles()) co_await puts.Settle();
+      if (published->ok()) counters_.bytes.Add(bytes);
+      if (item->required) status = std::move(*published);
+    }
+    End(fetch, block, status);
+    const BlockKey& key = fetch.run->chain[block];
+    if (status.ok()) {
+      counters_.blocks.Add();
+      refusals_.Forget(fetch.run->incarnation, key);
+      continue;
+    }
+    if (fetch.published_all) refusals_.Note(fetch.run->incarnation, key, {fetch.run->peer, status});
+    fetch.published_all = false;
+    if (fetch.failed.ok()) fetch.failed = status;
+  }
+}
+
+Task<void> PeerReader::FetchAll(std::shared_ptr<Fetch> fetching) {
+  Fetch& fetch = *fetching;
+  std::vector<std::shared_ptr<Batch>> under_way;  // the oldest first
+  under_way.reserve(PeerReadLimits::kBatches);
   std::size_t next = 0;
-  bool published_all = true;
   bool full = false;  // no room for more before something of this has landed
-  Status failed;
   co_await Yield();
   for (;;) {
-    const auto parent =
-        failed.ok() && next < fetch.blocks.size() ? ParentOf(fetch, fetch.blocks[next]) : nullptr;
+    const bool more = fetch.failed.ok() && next < fetch.blocks.size();
+    const auto parent = more ? ParentOf(fetch, fetch.blocks[next]) : nullptr;
     const bool early = parent != nullptr && !parent->asked.is_set();
     if (early && under_way.empty()) {
       const Status asked = co_await parent->asked.Wait(fetch.deadline);
       if (!asked.ok())
-        failed = Status(Code::kTooLate, "read from a peer: what it stands on was not asked for");
+        fetch.failed = Status(Code::kTooLate, "read from a peer: what it stands on was not asked for");
       continue;
     }
-    if (failed.ok() && next < fetch.blocks.size() && !full && !early &&
-        under_way.size() < PeerReadLimits::kBatches) {
+    if (more && !full && !early && under_way.size() < PeerReadLimits::kBatches) {
       auto batch = std::make_shared<Batch>(*this, parts_.peers.Of(fetch.run->peer),
                                            fetch.run->FromFlash(fetch.blocks[next]));
       const std::size_t from = next;
       const Instant room_until = under_way.empty() ? fetch.deadline : parts_.clock.Now();
       const Status prepared = co_await Prepare(fetch, &next, batch, room_until);
       full = prepared.code() == Code::kBusy && !under_way.empty();
-      if (!prepared.ok() && !full) failed = prepared;
+      if (!prepared.ok() && !full) fetch.failed = prepared;
       if (next == from) continue;
       tasks_.Spawn(Transport(batch, fetch.run->peer, fetch.deadline));
       under_way.push_back(std::move(batch));
@@ -453,31 +543,15 @@ Task<void> PeerReader::FetchAll(Fetch fetch) {
     }
     if (under_way.empty()) break;
     const std::shared_ptr<Batch> batch = std::move(under_way.front());
-    under_way.pop_front();
+    under_way.erase(under_way.begin());
     full = false;
     co_await batch->done.Wait();
-    for (const std::size_t block : batch->blocks) {
-      // Behind one that did not come nothing can be reached.
-      Status status = failed;
-      // One that failed and is fetched anew may need the room that this one has: it is not waited for.
-      const auto before = published_all ? ParentOf(fetch, block) : nullptr;
-      if (before != nullptr && before->asked.is_set()) (void)co_await before->done.Wait(fetch.deadline);
-      if (published_all) status = co_await Publish(fetch, *batch, block);
-      End(fetch, block, status);
-      const BlockKey& key = fetch.run->chain[block];
-      if (status.ok()) {
-        refusals_.Forget(fetch.run->incarnation, key);
-        continue;
-      }
-      if (published_all) refusals_.Note(fetch.run->incarnation, key, {fetch.run->peer, status});
-      published_all = false;
-      if (failed.ok()) failed = status;
-    }
+    co_await PublishAll(fetch, *batch);
   }
-  if (failed.ok()) failed = Status(Code::kMiss, "read from a peer: it was not asked for");
-  if (published_all && next < fetch.blocks.size())
-    refusals_.Note(fetch.run->incarnation, fetch.run->chain[fetch.blocks[next]], {fetch.run->peer, failed});
-  for (const std::size_t block : fetch.blocks) End(fetch, block, failed);
+  if (fetch.published_all && next < fetch.blocks.size())
+    refusals_.Note(fetch.run->incarnation, fetch.run->chain[fetch.blocks[next]],
+                   {fetch.run->peer, fetch.failed});
+  for (; next < fetch.blocks.size(); ++next) End(fetch, fetch.blocks[next], fetch.failed);
 }
 
 }  // namespace cistern::mesh

@@ -8,9 +8,10 @@
 
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
+#include <optional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "base/event.h"
@@ -67,6 +68,7 @@ class PeerReader final {
     CellRule& rule;
     BlockRails& rails;
     PeerTable& peers;
+    std::uint64_t seed = 0;  // random, so that nobody chooses keys that collide
   };
   explicit PeerReader(const Parts& parts);
   // Close was awaited, or the node crashed.
@@ -81,6 +83,10 @@ class PeerReader final {
   // the one that reads.
   Task<Result<std::size_t>> Read(std::shared_ptr<const PeerRun> run, std::size_t from, std::size_t count,
                                  std::uint64_t conversation, Instant deadline);
+  // Whether a Read, of whatever call, waits for the block.
+  bool Coming(std::uint64_t incarnation, const BlockKey& key) const {
+    return transfers_.contains({incarnation, key});
+  }
   // Waits for what is under way; no Read is awaited any more. Before the rails end.
   Task<void> Close();
   // Of the store's memory, which was resized.
@@ -111,17 +117,24 @@ class PeerReader final {
   struct BlockOf {
     std::uint64_t incarnation;
     BlockKey key;
-    friend auto operator<=>(const BlockOf&, const BlockOf&) = default;
+    friend bool operator==(const BlockOf&, const BlockOf&) = default;
   };
   class Batch;
+  struct BatchItem;
+  struct HashOfBlock {
+    std::uint64_t seed;
+    std::size_t operator()(const BlockOf& block) const { return block.key.Hash(seed ^ block.incarnation); }
+  };
   // Blocks of a run that one task fetches.
   struct Fetch {
     std::shared_ptr<const PeerRun> run;
     std::vector<std::size_t> blocks;  // in the chain, rising
-    std::vector<std::shared_ptr<Transfer>> transfers;
+    std::vector<Transfer> transfers;  // of these; each lives as long as somebody waits for one
     std::uint64_t conversation = 0;
     std::int64_t began = 0;  // the last drop that was listed then
     Instant deadline;
+    Status failed;              // why no more of it is asked for
+    bool published_all = true;  // of what landed so far
   };
 
   // Of a block that a call waits for.
@@ -132,22 +145,24 @@ class PeerReader final {
   // The transfers of these blocks: those that are on their way already, and new ones.
   std::vector<Awaited> Begin(const std::shared_ptr<const PeerRun>& run, std::size_t from, std::size_t count,
                              std::uint64_t conversation, Instant deadline);
-  Task<void> FetchAll(Fetch fetch);
+  Task<void> FetchAll(std::shared_ptr<Fetch> fetching);
   // Slots for as many of the blocks from `*next` on as make a batch.
-  Task<Status> Prepare(const Fetch& fetch, std::size_t* next, std::shared_ptr<Batch> batch,
-                       Instant room_until);
+  Task<Status> Prepare(Fetch& fetch, std::size_t* next, std::shared_ptr<Batch> batch, Instant room_until);
   // The batch's turn among all that is read from peers. kTooLate: it comes after the deadline.
   Task<Status> AwaitTurn(const Batch& batch, Instant deadline);
   // Asks for the batch's `asked` as soon as the rails have a place for it.
   Task<Status> Ask(Batch& batch, std::uint64_t peer, Instant deadline);
   Task<void> Transport(std::shared_ptr<Batch> batch, std::uint64_t peer, Instant deadline);
-  // Publishes what landed, or says why not.
-  Task<Status> Publish(const Fetch& fetch, Batch& batch, std::size_t block);
+  // Publishes the batch, block after block, up to the first that does not become visible.
+  Task<void> PublishAll(Fetch& fetch, Batch& batch);
+  // Publishes what landed, or says why not; at once: none where it has to wait, or to go on in another step.
+  Task<Status> Publish(const Fetch& fetch, BatchItem& item);
+  std::optional<Status> PublishAtOnce(const Fetch& fetch, BatchItem& item);
   // Whether so much more may be on its way from the peer.
   bool Fits(const Batch& batch, const Peer& peer, std::uint64_t bytes) const;
   // For the batch, once it fits. kBusy: it does not by the deadline.
   Task<Status> TakeRoom(Batch& batch, const Peer& peer, std::uint64_t bytes, Instant deadline);
-  void End(const Fetch& fetch, std::size_t block, const Status& status);
+  void End(Fetch& fetch, std::size_t block, const Status& status);
 
   // Of another fetch: the block before this one, which stands on it. Null: there is none on its way. Until it
   // was asked for, nothing behind it takes room: the room would be waited for by what it waits for.
@@ -156,7 +171,7 @@ class PeerReader final {
   const Parts parts_;
   std::uint64_t memory_bytes_;
   Counters counters_;
-  std::map<BlockOf, std::shared_ptr<Transfer>> transfers_;
+  std::unordered_map<BlockOf, std::shared_ptr<Transfer>, HashOfBlock> transfers_;
   Refusals refusals_;
   std::uint64_t landing_bytes_ = 0;
   Event landed_;

@@ -15,8 +15,8 @@ Sharing::Sharing(const Parts& parts)
       finder_({parts.executor, parts.clock, parts.store, parts.rule, parts.names, index_, streams_,
                parts.links, peers_},
               parts.seed),
-      reader_(
-          {parts.executor, parts.clock, parts.store, parts.memory_bytes, parts.rule, parts.rails, peers_}),
+      reader_({parts.executor, parts.clock, parts.store, parts.memory_bytes, parts.rule, parts.rails, peers_,
+               parts.seed}),
       blocks_({parts.executor, parts.clock, parts.store, finder_, reader_}, ~parts.seed),
       offers_({parts.executor, parts.clock, parts.store, parts.rule, parts.names, parts.links, peers_}),
       giver_(offers_, parts.store, parts.clock),

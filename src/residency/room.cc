@@ -19,8 +19,16 @@ constexpr std::int64_t kAwayUs = 100'000;
 constexpr std::string_view kNothingMovesFar = "move: memory has no room for it now";
 }  // namespace
 
+std::optional<arena::Place> Room::MakeAtOnce(std::uint64_t record_bytes, const RoomFor& whom) {
+  if (evictor_.Over(whom.group, whom.adds ? record_bytes : 0)) return std::nullopt;
+  context_.steps.Count();
+  const auto place = context_.slots.Allocate(record_bytes, whom.node);
+  return place ? std::optional(*place) : std::nullopt;
+}
+
 Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record_bytes, Instant deadline,
                                       RoomFor whom) {
+  if (const auto place = MakeAtOnce(record_bytes, whom)) co_return *place;
   const SlotFill::Search searching(fill);
   const std::uint32_t alignment = context_.slots.arena().geometry().alignment;
   const memory::SlotSize size = memory::SlotSize::For(record_bytes, alignment);

@@ -49,6 +49,9 @@ class Room final {
   // because it is worth less than all that it would displace. What leaves is of a group whose quota says so.
   Task<Result<arena::Place>> Make(const SlotFill& fill, std::uint64_t record_bytes, Instant deadline,
                                   RoomFor whom = {});
+  // A slot that is free now, and may be taken without anything leaving; none: Make finds one, or says why
+  // not.
+  std::optional<arena::Place> MakeAtOnce(std::uint64_t record_bytes, const RoomFor& whom);
   // Moves a record, which nobody holds, out of a closed slot, for which the coldest leave; or it is among
   // them. No effect where nothing may leave now, or where it is held meanwhile.
   Task<void> MoveAway(catalog::RecordId record);

@@ -17,6 +17,9 @@ constexpr std::uint32_t kMaxWindowLooks = 64;
 residency::Step Publisher::TryPublish(catalog::PutIndex put) {
   ++context_.pending[put].users;
   const residency::Step step = TryPublishOpen(put);
+  const catalog::Put& p = context_.pending[put];
+  if (p.state == catalog::Put::State::kOpen)
+    context_.pending.SetReady(put, p.whole() && !p.held && !p.unsure);
   puts_.Leave(put);
   return step;
 }
@@ -76,7 +79,6 @@ residency::Step Publisher::TryPublishOpen(catalog::PutIndex put) {
       return residency::Step::kDone;
     }
     if (!p.whole() || p.held) return residency::Step::kWaits;
-    context_.pending.SetReady(put, true);
     catalog::BlockId parent = catalog::kNoId, block = catalog::kNoId;
     if (const residency::Step step = FindParent(put, *entry, &parent); step != residency::Step::kDone)
       return step;
@@ -106,7 +108,7 @@ residency::Step Publisher::TryPublishOpen(catalog::PutIndex put) {
       puts_.End(put, Code::kBusy);
       return residency::Step::kDone;
     }
-    block = BlockFor(put);
+    block = BlockFor(put, parent, block);
     if (block == catalog::kNoId) {
       // The forest is full of placeholders: a removed chain frees its placeholders too.
       if (removal_.to_reap()) {
@@ -198,7 +200,6 @@ residency::Step Publisher::FindPresent(catalog::PutIndex put, catalog::BlockId p
 // The put is not ready while it waits: others with the same parent may be, and are not kept waiting.
 residency::Step Publisher::WaitUntilSure(catalog::PutIndex put) {
   catalog::Put& p = context_.pending[put];
-  context_.pending.SetReady(put, false);
   if (!std::exchange(p.unsure, true)) unsure_.push_back({put, p.made});
   return residency::Step::kWaits;
 }
@@ -229,28 +230,27 @@ catalog::Forest::Answer Publisher::DescendsFrom(catalog::BlockId block, catalog:
   return catalog::Forest::Answer::kUnknown;
 }
 
-// The block of the put's record, made if the forest has none; kNoId past the forest's bound. An older block
-// of its key in the table was cut with an ancestor: FindPresent said so in this step.
-catalog::BlockId Publisher::BlockFor(catalog::PutIndex put) {
+// The block of the put's record, made if the forest has none; kNoId past the forest's bound. `parent` and
+// `block` are what FindParent and FindPresent found in this step. A block of their keys that stands in the
+// table all the same was cut with an ancestor.
+catalog::BlockId Publisher::BlockFor(catalog::PutIndex put, catalog::BlockId parent, catalog::BlockId block) {
   const catalog::Put& p = context_.pending[put];
   const catalog::TreeId tree = p.name.tree;
-  catalog::BlockId parent = context_.forest.tree(tree)->root;
-  if (!p.parent.none()) {
-    parent = context_.catalog.Find(tree, p.parent);
-    if (parent == catalog::kNoId) {
-      // Only namespaces without a full group get here: a block may be put before its parent.
-      if (const catalog::BlockId old = context_.forest.Find(tree, p.parent); old != catalog::kNoId)
-        deletions_.Detach(old);
-      parent = context_.catalog.AddBlock(tree, catalog::KeyHashOf(tree, p.parent),
-                                         context_.forest.OrphansOf(tree));
-      if (parent == catalog::kNoId) return catalog::kNoId;
-      context_.forest.block(parent).flags |= catalog::Block::kOrphan;
-    }
-  }
-  catalog::BlockId block = context_.catalog.Find(tree, p.name.key);
-  if (block == catalog::kNoId) {
-    if (const catalog::BlockId old = context_.forest.Find(tree, p.name.key); old != catalog::kNoId)
+  const auto detach_old = [&](const BlockKey& key) {
+    if (!context_.forest.collecting()) return;
+    if (const catalog::BlockId old = context_.forest.Find(tree, key); old != catalog::kNoId)
       deletions_.Detach(old);
+  };
+  if (parent == catalog::kNoId) {
+    // Only namespaces without a full group get here: a block may be put before its parent.
+    detach_old(p.parent);
+    parent =
+        context_.catalog.AddBlock(tree, catalog::KeyHashOf(tree, p.parent), context_.forest.OrphansOf(tree));
+    if (parent == catalog::kNoId) return catalog::kNoId;
+    context_.forest.block(parent).flags |= catalog::Block::kOrphan;
+  }
+  if (block == catalog::kNoId) {
+    detach_old(p.name.key);
     block = context_.catalog.AddBlock(tree, catalog::KeyHashOf(tree, p.name.key), parent);
     if (block == catalog::kNoId) removal_.Settle(parent);
   } else if (context_.forest.block(block).is(catalog::Block::kOrphan)) {
@@ -312,8 +312,11 @@ void Publisher::MakeVisible(catalog::PutIndex put, catalog::BlockId block, std::
   for (std::uint16_t g = 0; g < entry.groups.size(); ++g) {
     if (entry.ParentGroup(g) == p.name.group) child_groups |= 1u << g;
   }
-  if (context_.pending.size() > 0 && child_groups != 0)
-    cascade_.push_back({p.name.tree, catalog::KeyHashOf(p.name.tree, p.name.key), child_groups});
+  // A child that becomes ready later looks for its parent itself.
+  const catalog::KeyHash key_hash = catalog::KeyHashOf(p.name.tree, p.name.key);
+  context_.steps.Count();
+  if (context_.pending.ReadyChildOf(p.name.tree, key_hash, child_groups) != catalog::kNoId)
+    cascade_.push_back({p.name.tree, key_hash, child_groups});
 }
 
 // The record that fell a whole window behind this new one goes before others: no continuation of this chain

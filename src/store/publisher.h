@@ -62,7 +62,7 @@ class Publisher final {
                              const catalog::NamespaceEntry& entry) const;
   // kUnknown where a step may not look far enough.
   catalog::Forest::Answer DescendsFrom(catalog::BlockId block, catalog::BlockId top);
-  catalog::BlockId BlockFor(catalog::PutIndex put);
+  catalog::BlockId BlockFor(catalog::PutIndex put, catalog::BlockId parent, catalog::BlockId block);
   void MakeVisible(catalog::PutIndex put, catalog::BlockId block, std::uint32_t index_number,
                    const catalog::NamespaceEntry& entry);
   void MarkBehind(catalog::BlockId block, std::uint16_t group, const catalog::NamespaceEntry& entry);

@@ -2,9 +2,12 @@
 #include "store/source_puts.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
+#include "arena/index.h"
 #include "base/format.h"
+#include "base/spin.h"
 #include "store/namespaces.h"
 #include "store/shared_uses.h"
 
@@ -32,7 +35,11 @@ void SourcePuts::LetGo(catalog::PutIndex put) {
   puts_.Leave(put);
 }
 
-Status SourcePuts::Check(const catalog::NamespaceEntry& entry, const SourceBlock& block) const {
+// Whatever else there is of the block here.
+Status SourcePuts::Check(std::uint32_t slot, const SourceBlock& block) const {
+  const catalog::NamespaceEntry* known = context_.catalog.EntryOf(context_.catalog.TreeOf(slot));
+  if (known == nullptr) return UnknownNamespace(slot);
+  const catalog::NamespaceEntry& entry = *known;
   const auto invalid = [&](std::string message) {
     return Status(Code::kInvalid, Text("block ", block.key.ToHex(), ": ", message));
   };
@@ -44,7 +51,9 @@ Status SourcePuts::Check(const catalog::NamespaceEntry& entry, const SourceBlock
     return invalid(Text("has ", block.body_bytes, " bytes and in group ", group.name, " blocks have ",
                         group.body_bytes));
   if (block.body_bytes == 0) return invalid("has no bytes");
-  return context_.slots.CheckBody(block.body_bytes);
+  if (Status fits = context_.slots.CheckBody(block.body_bytes); !fits.ok()) return fits;
+  if (!switches_.on(Switch::kWrites, slot)) return Status(Code::kBusy, "put of a source: writes are off");
+  return Status();
 }
 
 std::optional<bool> SourcePuts::Present(catalog::TreeId tree, const SourceBlock& block) {
@@ -62,14 +71,93 @@ bool SourcePuts::Here(std::uint32_t slot, const BlockKey& key, std::uint16_t gro
   return Present(tree, {.key = key, .group = group}).value_or(false);
 }
 
-Task<Result<SourcePut>> SourcePuts::Begin(std::uint32_t slot, SourceBlock block, Instant deadline) {
+Result<SourcePut> SourcePuts::Add(std::uint32_t slot, const SourceBlock& block, Instant deadline) {
   const catalog::TreeId tree = context_.catalog.TreeOf(slot);
+  const catalog::NamespaceEntry* entry = context_.catalog.EntryOf(tree);
+  if (entry == nullptr) return std::unexpected(UnknownNamespace(slot));
+  const std::uint64_t record_bytes = context_.catalog.RecordBytesOf(*entry, block.group, block.body_bytes);
+  if (!context_.pending.HasRoom(kSourceOwner, record_bytes)) {
+    context_.counters.busy.Add();
+    return Error(Code::kBusy, Text("put of a source: ", context_.pending.size(), " puts are pending of ",
+                                   context_.pending.bound().puts, " that may be"));
+  }
+  // The id is this put's alone until its source's comes: nobody asks for it.
+  const catalog::PutIndex put =
+      context_.pending.Add({kSourceOwner, tree, block.group, block.key, {~std::uint64_t{0}, ++made_}},
+                           block.parent, record_bytes, deadline, catalog::PendingPuts::Named::kNo);
+  catalog::Put& p = context_.pending[put];
+  p.part_bytes = entry->groups[block.group].part_bytes;
+  if (p.part_bytes.empty()) p.part_bytes = {static_cast<std::uint32_t>(block.body_bytes)};
+  p.body_bytes = block.body_bytes;
+  p.age = block.age;
+  p.made = context_.catalog.NextEvent();
+  p.after_drop = context_.forest.tree(tree)->last_drop;
+  p.writing = kLanding;
+  p.users = 1;
+  context_.steps.Count(3);
+  return SourcePut(*this, put);
+}
+
+Result<SourcePut> SourcePuts::Place(SourcePut put, arena::Place place) {
+  puts_.GiveSlot(put.put_, place);
+  const catalog::Put& p = context_.pending[put.put_];
+  if (p.state != catalog::Put::State::kOpen)
+    return Error(p.end == Code::kTooLate ? Code::kTooLate : Code::kMiss,
+                 "put of a source: it was dropped or given up");
+  put.body_ = std::span(context_.slots.arena().slot(p.place), p.body_bytes);
+  return put;
+}
+
+void SourcePuts::BeginAhead(std::uint32_t slot, std::span<const BlockKey> keys) const {
+  const catalog::TreeId tree = context_.catalog.TreeOf(slot);
+  for (const BlockKey& key : keys) {
+    const catalog::KeyHash key_hash = catalog::KeyHashOf(tree, key);
+    context_.forest.PrefetchBucket(key_hash);
+    context_.pending.Prefetch(key_hash);
+  }
+}
+
+void SourcePuts::FinishAhead(std::span<const SourcePut* const> some) const {
+  const arena::ArenaSpace& arena = context_.slots.arena();
+  std::array<arena::Fingerprint, kAhead> fingerprints;
+  std::size_t count = 0;
+  for (const SourcePut* put : some.first(std::min(some.size(), kAhead))) {
+    const catalog::Put& p = context_.pending[put->put_];
+    const catalog::NamespaceEntry* entry = context_.catalog.EntryOf(p.name.tree);
+    if (entry == nullptr || !p.has_slot) continue;
+    context_.forest.PrefetchBucket(catalog::KeyHashOf(p.name.tree, p.name.key));
+    fingerprints[count++] = arena::FingerprintOf(entry->incarnation, p.name.group, p.name.key);
+    const auto parts = static_cast<std::uint32_t>(p.part_bytes.size());
+    PrefetchLines(arena.slot(p.place) + record::TrailerOffset(p.body_bytes, arena.geometry().alignment),
+                  record::TrailerBoundBytes(p.body_bytes, parts), true);
+    PrefetchLines(arena.directory(p.place), sizeof(arena::DirectoryEntry), true);
+  }
+  // One after the other: each waits for its page, and several pages are looked for at a time.
+  for (std::size_t i = 0; i < count; ++i) residents_.index().index().Prefetch(fingerprints[i]);
+}
+
+std::optional<Result<SourcePut>> SourcePuts::BeginAtOnce(std::uint32_t slot, const SourceBlock& block,
+                                                         Instant deadline) {
+  if (context_.sequences.low() || context_.steps.Spent()) return std::nullopt;
+  if (Status status = Check(slot, block); !status.ok()) return std::unexpected(std::move(status));
+  const catalog::TreeId tree = context_.catalog.TreeOf(slot);
+  const std::optional<bool> present = Present(tree, block);
+  if (!present) return std::nullopt;
+  if (*present) return SourcePut();
+  const std::uint64_t record_bytes = context_.catalog.RecordBytesOf(tree, block.group, block.body_bytes);
+  const auto place = room_.MakeAtOnce(record_bytes, RoomOf(tree, block));
+  if (!place) return std::nullopt;
+  Result<SourcePut> made = Add(slot, block, deadline);
+  if (made) return Place(std::move(*made), *place);
+  context_.slots.Free(*place);
+  return made;
+}
+
+Task<Result<SourcePut>> SourcePuts::Begin(std::uint32_t slot, SourceBlock block, Instant deadline) {
   if (context_.sequences.low()) co_await context_.sequences.Reserve();
   if (context_.steps.Spent()) co_await Yield();
-  const catalog::NamespaceEntry* entry = context_.catalog.EntryOf(tree);
-  if (entry == nullptr) co_return std::unexpected(UnknownNamespace(slot));
-  if (Status status = Check(*entry, block); !status.ok()) co_return std::unexpected(std::move(status));
-  if (!switches_.on(Switch::kWrites, slot)) co_return Error(Code::kBusy, "put of a source: writes are off");
+  if (Status status = Check(slot, block); !status.ok()) co_return std::unexpected(std::move(status));
+  const catalog::TreeId tree = context_.catalog.TreeOf(slot);
   std::optional<bool> present = Present(tree, block);
   while (!present) {
     Status collected = co_await deletions_.NextCollected(deadline);
@@ -77,41 +165,13 @@ Task<Result<SourcePut>> SourcePuts::Begin(std::uint32_t slot, SourceBlock block,
     present = Present(tree, block);
   }
   if (*present) co_return SourcePut();
-  entry = context_.catalog.EntryOf(tree);
-  if (entry == nullptr) co_return std::unexpected(UnknownNamespace(slot));
-  const std::uint64_t record_bytes = context_.catalog.RecordBytesOf(*entry, block.group, block.body_bytes);
-  if (!context_.pending.HasRoom(kSourceOwner, record_bytes)) {
-    context_.counters.busy.Add();
-    co_return Error(Code::kBusy, Text("put of a source: ", context_.pending.size(), " puts are pending of ",
-                                      context_.pending.bound().puts, " that may be"));
-  }
-  // The id is this put's alone until its source's comes: it never meets another of the same block.
-  const catalog::PutIndex put =
-      context_.pending.Add({kSourceOwner, tree, block.group, block.key, {~std::uint64_t{0}, ++made_}},
-                           block.parent, record_bytes, deadline);
-  catalog::Put& p = context_.pending[put];
-  p.part_bytes = entry->groups[block.group].part_bytes;
-  if (p.part_bytes.empty()) p.part_bytes = {static_cast<std::uint32_t>(block.body_bytes)};
-  p.body_bytes = block.body_bytes;
-  p.crcs.resize(record::SegmentCount(p.part_bytes));
-  p.age = block.age;
-  p.made = context_.catalog.NextEvent();
-  p.after_drop = context_.forest.tree(tree)->last_drop;
-  p.writing = kLanding;
-  p.users = 1;
-  context_.steps.Count(3);
-  SourcePut made(*this, put, {});
+  Result<SourcePut> made = Add(slot, block, deadline);
+  if (!made) co_return made;
   const residency::SlotFill fill(residents_);
-  const residency::RoomFor whom{.group = context_.catalog.GroupOf(tree), .age = block.age};
-  const auto place = co_await room_.Make(fill, puts_.RecordBytesOf(p), deadline, whom);
+  const std::uint64_t record_bytes = context_.catalog.RecordBytesOf(tree, block.group, block.body_bytes);
+  const auto place = co_await room_.Make(fill, record_bytes, deadline, RoomOf(tree, block));
   if (!place) co_return std::unexpected(place.error());
-  puts_.GiveSlot(put, *place);
-  const catalog::Put& now = context_.pending[put];
-  if (now.state != catalog::Put::State::kOpen)
-    co_return Error(now.end == Code::kTooLate ? Code::kTooLate : Code::kMiss,
-                    "put of a source: it was dropped or given up");
-  made.body_ = std::span(context_.slots.arena().slot(now.place), now.body_bytes);
-  co_return std::move(made);
+  co_return Place(std::move(*made), *place);
 }
 
 bool SourcePuts::OverQuota(const catalog::Put& put) const {
@@ -123,10 +183,11 @@ Status SourcePuts::TakeFacts(catalog::Put& put, SourceFacts& facts) {
   if (facts.part_bytes != put.part_bytes)
     return Status(Code::kInvalid, Text("block ", put.name.key.ToHex(), ": its source says other parts than ",
                                        "the namespace has"));
-  if (facts.segment_crcs.size() != put.crcs.size())
+  const std::uint32_t segments = record::SegmentCount(put.part_bytes);
+  if (facts.segment_crcs.size() != segments)
     return Status(Code::kInvalid,
                   Text("block ", put.name.key.ToHex(), ": its source says ", facts.segment_crcs.size(),
-                       " checksums and it has ", put.crcs.size(), " segments"));
+                       " checksums and it has ", segments, " segments"));
   put.crcs = std::move(facts.segment_crcs);
   put.put_id = facts.put_id;
   put.expiry =
@@ -136,64 +197,72 @@ Status SourcePuts::TakeFacts(catalog::Put& put, SourceFacts& facts) {
   return Status();
 }
 
-Task<Status> SourcePuts::Finish(SourcePut given, SourceFacts facts, Admission& admission) {
-  const SourcePut put = std::move(given);
+std::optional<Status> SourcePuts::FinishAtOnce(SourcePut& put, SourceFacts& facts, Admission& admission) {
   const catalog::PutIndex index = put.put_;
-  Status status = TakeFacts(context_.pending[index], facts);
-  bool refused = !status.ok();
-  if (refused && context_.pending[index].state == catalog::Put::State::kOpen)
-    puts_.End(index, Code::kInvalid);
-  while (context_.pending[index].state == catalog::Put::State::kOpen) {
-    if (context_.steps.Spent()) {
-      co_await Yield();
-      continue;
+  catalog::Put& p = context_.pending[index];
+  const auto ended = [&](Status status) {
+    put = SourcePut();
+    return status;
+  };
+  if (!std::exchange(put.told_, true)) {
+    if (Status status = TakeFacts(p, facts); !status.ok()) {
+      if (p.state == catalog::Put::State::kOpen) puts_.End(index, Code::kInvalid);
+      return ended(std::move(status));
     }
+  }
+  std::string_view why = "put of a source: it was dropped meanwhile, or its parent is not here";
+  if (p.state == catalog::Put::State::kOpen) {
+    if (context_.steps.Spent()) return std::nullopt;
     // What follows is one step: nothing is dropped between the look and the publication.
-    catalog::Put& p = context_.pending[index];
     std::uint32_t left = kLookTouches;
     const Admission::Answer answer = admission.Look(&left);
     context_.steps.Count(kLookTouches - left);
-    if (answer == Admission::Answer::kMore) {
-      co_await Yield();
-      continue;
-    }
+    if (answer == Admission::Answer::kMore) return std::nullopt;
     if (answer == Admission::Answer::kRefuse || context_.catalog.Expired(p.expiry)) {
-      refused = true;
+      why = "put of a source: a drop covers it, or its time has passed";
       puts_.End(index, Code::kMiss);
-      break;
-    }
-    if (OverQuota(p)) {
-      status = Status(Code::kBusy, std::string(residency::kNoSpareRoom));
+    } else if (OverQuota(p)) {
+      why = residency::kNoSpareRoom;
       puts_.End(index, Code::kBusy);
-      break;
+    } else if (!Publish(index, admission.Notes())) {
+      return std::nullopt;
     }
-    p.also = admission.Notes();
-    p.conversation = p.also.empty() ? 0 : p.also.front();
-    if (!p.also.empty()) p.also.erase(p.also.begin());
-    p.written = ~std::uint64_t{0} >> (64 - p.part_bytes.size());
-    p.writing = 0;
-    const residency::Step step = publisher_.TryPublish(index);
-    if (context_.pending[index].state != catalog::Put::State::kOpen) break;
-    if (step == residency::Step::kWaits) {
-      puts_.End(index, Code::kMiss);
-      break;
-    }
-    context_.pending[index].written = 0;
-    context_.pending[index].writing = kLanding;
-    context_.pending.SetReady(index, false);
-    co_await Yield();
   }
-  const catalog::Put& ended = context_.pending[index];
-  if (ended.state == catalog::Put::State::kPublished && publisher_.cascade_waits())
-    co_await publisher_.Cascade();
+  if (p.state == catalog::Put::State::kPublished || p.end == Code::kOk) return ended(Status());
+  return ended(Status(p.end == Code::kGone ? Code::kMiss : p.end, std::string(why)));
+}
+
+// False: the step did not suffice.
+bool SourcePuts::Publish(catalog::PutIndex put, std::vector<std::uint64_t> notes) {
+  catalog::Put& p = context_.pending[put];
+  p.also = std::move(notes);
+  p.conversation = p.also.empty() ? 0 : p.also.front();
+  if (!p.also.empty()) p.also.erase(p.also.begin());
+  p.written = ~std::uint64_t{0} >> (64 - p.part_bytes.size());
+  p.writing = 0;
+  const residency::Step step = publisher_.TryPublish(put);
+  if (p.state == catalog::Put::State::kOpen && step == residency::Step::kWaits) puts_.End(put, Code::kMiss);
+  if (p.state != catalog::Put::State::kOpen) return true;
+  p.written = 0;
+  p.writing = kLanding;
+  context_.pending.SetReady(put, false);
+  return false;
+}
+
+Task<void> SourcePuts::Settle() {
+  if (publisher_.cascade_waits()) co_await publisher_.Cascade();
   if (context_.conversations.sharing())
     co_await ShareUses(context_.executor, context_.catalog, context_.steps);
-  if (context_.pending[index].state == catalog::Put::State::kPublished) co_return Status();
-  const Code end = context_.pending[index].end;
-  if (end == Code::kOk || !status.ok()) co_return status;
-  co_return Status(end == Code::kGone ? Code::kMiss : end,
-                   refused ? "put of a source: a drop covers it, or its time has passed"
-                           : "put of a source: it was dropped meanwhile, or its parent is not here");
+}
+
+Task<Status> SourcePuts::Finish(SourcePut put, SourceFacts facts, Admission& admission) {
+  std::optional<Status> ended = FinishAtOnce(put, facts, admission);
+  while (!ended) {
+    co_await Yield();
+    ended = FinishAtOnce(put, facts, admission);
+  }
+  co_await Settle();
+  co_return std::move(*ended);
 }
 
 Task<void> SourcePuts::AwaitEnds(std::uint32_t slot) {

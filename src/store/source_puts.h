@@ -73,10 +73,14 @@ class SourcePut final {
  public:
   SourcePut() = default;
   SourcePut(SourcePut&& other) noexcept
-      : puts_(std::exchange(other.puts_, nullptr)), put_(other.put_), body_(other.body_) {}
+      : puts_(std::exchange(other.puts_, nullptr)),
+        put_(other.put_),
+        told_(other.told_),
+        body_(other.body_) {}
   SourcePut& operator=(SourcePut&& other) noexcept {
     std::swap(puts_, other.puts_);
     std::swap(put_, other.put_);
+    std::swap(told_, other.told_);
     std::swap(body_, other.body_);
     return *this;
   }
@@ -89,11 +93,11 @@ class SourcePut final {
 
  private:
   friend class SourcePuts;
-  SourcePut(SourcePuts& puts, catalog::PutIndex put, std::span<std::byte> body)
-      : puts_(&puts), put_(put), body_(body) {}
+  SourcePut(SourcePuts& puts, catalog::PutIndex put) : puts_(&puts), put_(put) {}
 
   SourcePuts* puts_ = nullptr;
   catalog::PutIndex put_ = catalog::kNoId;
+  bool told_ = false;  // the facts
   std::span<std::byte> body_;
 };
 
@@ -116,10 +120,24 @@ class SourcePuts final {
   // A put with a slot, until the deadline; not wanted() where the block is here. kBusy: past a bound of
   // pending puts or of memory; kMiss: the namespace is gone; kInvalid: no block of it looks so; kTooLate.
   Task<Result<SourcePut>> Begin(std::uint32_t slot, SourceBlock block, Instant deadline);
+  // The same without a task; none, and nothing was done: Begin has to wait.
+  std::optional<Result<SourcePut>> BeginAtOnce(std::uint32_t slot, const SourceBlock& block,
+                                               Instant deadline);
+  // Prefetches what Begin looks at, of several blocks together.
+  void BeginAhead(std::uint32_t slot, std::span<const BlockKey> keys) const;
   // Publishes it. ok: it is visible now, or another put of the block was first. kMiss: it was refused, a drop
   // ended it, its parent is not here, or its time has passed; kInvalid: what came is no body of this block;
   // kBusy: it is a spare put, and its namespaces have their quota by now.
   Task<Status> Finish(SourcePut put, SourceFacts facts, Admission& admission);
+  // The same without a task; none: it goes on in another step, by Finish too. `put` and `facts` are taken
+  // when it has ended; where Settles() then, the caller awaits Settle.
+  std::optional<Status> FinishAtOnce(SourcePut& put, SourceFacts& facts, Admission& admission);
+  // Prefetches what FinishAtOnce looks at, of the first kAhead puts together.
+  static constexpr std::size_t kAhead = 8;
+  void FinishAhead(std::span<const SourcePut* const> some) const;
+  // What became visible lets others become so, or is yet to be noted as shared.
+  bool Settles() const { return publisher_.cascade_waits() || context_.conversations.sharing(); }
+  Task<void> Settle();
 
   // Whether a record of the block is here, in any tier; false too where a collection hides it.
   bool Here(std::uint32_t slot, const BlockKey& key, std::uint16_t group);
@@ -138,12 +156,19 @@ class SourcePuts final {
 
  private:
   friend class SourcePut;
-  Status Check(const catalog::NamespaceEntry& entry, const SourceBlock& block) const;
+  Status Check(std::uint32_t slot, const SourceBlock& block) const;
   // Whether the block is here already; none where a collection hides it.
   std::optional<bool> Present(catalog::TreeId tree, const SourceBlock& block);
+  residency::RoomFor RoomOf(catalog::TreeId tree, const SourceBlock& block) {
+    return {.group = context_.catalog.GroupOf(tree), .age = block.age};
+  }
+  // A put without a slot, and what it is when it has one.
+  Result<SourcePut> Add(std::uint32_t slot, const SourceBlock& block, Instant deadline);
+  Result<SourcePut> Place(SourcePut put, arena::Place place);
   // What would leave again at once, since its namespaces have their quota.
   bool OverQuota(const catalog::Put& put) const;
   Status TakeFacts(catalog::Put& put, SourceFacts& facts);
+  bool Publish(catalog::PutIndex put, std::vector<std::uint64_t> notes);
   void LetGo(catalog::PutIndex put);
 
   const residency::StoreContext context_;

@@ -43,6 +43,15 @@ class SourcePutsTest : public BlockStoreTest {
   Status Finish(SourcePut put, SourceFacts facts, Admits admits = Admits()) {
     return t->Run(t->store->source_puts().Finish(std::move(put), std::move(facts), admits));
   }
+  // At once, in a step of its own.
+  Task<std::optional<Result<SourcePut>>> BeginInAStep(Executor&, std::uint64_t n, std::size_t bytes) {
+    co_await Yield();
+    co_return t->store->source_puts().BeginAtOnce(ns.slot, {.key = Key(n), .body_bytes = bytes}, Soon());
+  }
+  Task<std::optional<Status>> FinishInAStep(Executor&, SourcePut& put, SourceFacts& facts, Admits& admits) {
+    co_await Yield();
+    co_return t->store->source_puts().FinishAtOnce(put, facts, admits);
+  }
   Status Take(std::uint64_t n, std::optional<std::uint64_t> parent, Admits admits = Admits()) {
     auto put = Begin(n, parent);
     if (!put) return put.error();
@@ -114,6 +123,52 @@ TEST_F(SourcePutsTest, FactsOfAnotherBodyAreRefused) {
   EXPECT_EQ(Finish(std::move(*put), std::move(facts)).code(), Code::kInvalid);
   EXPECT_EQ(Begin(1, std::nullopt, 0).error().code(), Code::kInvalid);
   EXPECT_FALSE(Here(1));
+}
+
+TEST_F(SourcePutsTest, WhatNeedNotWaitBeginsAndEndsInAStep) {
+  Make();
+  auto put = t->Run(BeginInAStep(t->loop->executor(), 1, 4096));
+  ASSERT_TRUE(put && *put && (*put)->wanted());
+  SourceFacts facts = Land(**put, 1);
+  Admits admits;
+  EXPECT_TRUE(
+      t->Run(FinishInAStep(t->loop->executor(), **put, facts, admits)).value_or(Status(Code::kBusy)).ok());
+  EXPECT_FALSE((*put)->wanted());
+  EXPECT_TRUE(Exact(1));
+  EXPECT_EQ(Occupied().pending, 0u);
+  const auto again = t->Run(BeginInAStep(t->loop->executor(), 1, 4096));
+  ASSERT_TRUE(again && *again);
+  EXPECT_FALSE((*again)->wanted());
+}
+
+TEST_F(SourcePutsTest, WhatALookLeavesOpenGoesOnInAnotherStep) {
+  Make();
+  auto put = Begin(1, std::nullopt);
+  ASSERT_TRUE(put.has_value());
+  SourceFacts facts = Land(*put, 1);
+  Admits admits(Admission::Answer::kTake, 3);
+  EXPECT_FALSE(t->Run(FinishInAStep(t->loop->executor(), *put, facts, admits)).has_value());
+  EXPECT_FALSE(Here(1));
+  EXPECT_TRUE(t->Run(t->store->source_puts().Finish(std::move(*put), std::move(facts), admits)).ok());
+  EXPECT_EQ(admits.looks, 4);
+  EXPECT_TRUE(Exact(1));
+}
+
+TEST_F(SourcePutsTest, WithoutAFreeSlotNothingBeginsAtOnce) {
+  Make();
+  constexpr std::size_t kBytes = 64u << 10;
+  for (std::uint64_t n = 1;; ++n) {
+    auto put = t->Run(BeginInAStep(t->loop->executor(), n, kBytes));
+    if (!put) break;
+    ASSERT_TRUE(put->has_value());
+    SourceFacts facts = Land(**put, n);
+    Admits admits;
+    const auto status = t->Run(FinishInAStep(t->loop->executor(), **put, facts, admits));
+    ASSERT_TRUE(status && status->ok());
+  }
+  EXPECT_EQ(Occupied().pending, 0u);
+  // Begin displaces another one.
+  EXPECT_TRUE(Begin(100000, std::nullopt, kBytes).has_value());
 }
 
 TEST_F(SourcePutsTest, TimeToLiveCountsFromWhenItWasAskedFor) {
