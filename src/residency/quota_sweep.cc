@@ -5,6 +5,8 @@ namespace cistern::residency {
 namespace {
 
 constexpr std::uint32_t kLooks = 16'384;  // then others have the core for so long
+// In one step, so that a table of few blocks is gone round while nothing comes or goes.
+constexpr std::uint32_t kRoundTouches = 300;
 constexpr std::int64_t kRoundUs = 40'000;
 // After two rounds in vain: all of it is in memory, used, or has descendants.
 constexpr std::int64_t kVainUs = 1'000'000;
@@ -24,7 +26,7 @@ bool QuotaSweep::Sweep() {
   // A block's standing cannot be told while much is being collected.
   if (!lower_.present() || !AnyFull() || context_.clock.Now() < rests_until_ || context_.forest.collecting())
     return false;
-  for (; !context_.steps.Spent(); ++hand_) {
+  for (; !context_.steps.Spent(kRoundTouches); ++hand_) {
     if (hand_ >= context_.forest.block_end()) hand_ = 0;
     context_.steps.Count();
     in_vain_ = GiveUp(hand_) ? 0 : in_vain_ + 1;
