@@ -70,10 +70,10 @@ Task<std::vector<PartOutcome>> Writer::Write(catalog::Caller caller, std::uint32
     const residency::SlotFill fill(residents_);
     if (job.put != catalog::kNoId && !context_.pending[job.put].has_slot &&
         context_.pending[job.put].state == catalog::Put::State::kOpen) {
-      Result<arena::Place> place = Error(Status(Code::kBusy));
-      // What counts for a quota asks it first.
-      if (context_.catalog.GroupOf(context_.pending[job.put].name.tree) == 0)
-        place = context_.slots.Allocate(puts_.RecordBytesOf(context_.pending[job.put]), caller.memory_node);
+      const auto place =
+          room_.MakeAtOnce(puts_.RecordBytesOf(context_.pending[job.put]),
+                           {.group = context_.catalog.GroupOf(context_.pending[job.put].name.tree),
+                            .node = caller.memory_node});
       if (place) {
         puts_.GiveSlot(job.put, *place);
       } else {
