@@ -7,9 +7,8 @@
 //     co_return Status();
 //   }
 //
-// - It starts at once, runs until it first has to wait, and goes on from the executor's ready queue, or,
-// where
-//   it waited for a task, in the step in which that ends: ending or waking never runs another task on top of
+// - It starts at once, runs until it first has to wait, and goes on from the executor's ready queue, or, if
+//   it waited for a task, in the step in which that ends. Ending or waking never runs another task on top of
 //   this one's stack.
 // - It runs in the lane that its executor is in when it is made (base/executor.h).
 // - Its executor is that of its first argument that is one or has `executor()`, where `this` is the first
@@ -44,8 +43,7 @@ class PromiseBase : public Work, public ListNode<PromiseBase> {
   Executor& executor() const { return *executor_; }
   bool finished() const { return finished_; }
   void Wake() { lane_ != nullptr ? lane_->Post(*this) : executor_->Post(*this); }
-  // Wake, for what waited for the task that runs now and ends: no turn of its own, where it has the same
-  // lane.
+  // Wakes what waited for the task that runs now and ends: in the same step, where it has the same lane.
   void GoOn() {
     if (lane_ != executor_->lane() || !executor_->GoOn(*this)) Wake();
   }
