@@ -250,10 +250,10 @@ TEST_P(LowerTier, Promise3ADeadlineEndsTheWaitForAFetchAndNothingElse) {
 TEST_P(LowerTier, AHundredWaitersForABlockAreOneFetch) {
   const std::uint64_t number[] = {OneThatIs(false)};
   const std::uint64_t before = fetched();
-  node->KeepLeases();
-  node->Hold();
   Store other = node->Connect();
   Namespace others = AttachTest(other);
+  node->KeepLeases();
+  node->Hold();
   std::vector<Reads> reads;
   reads.reserve(100);
   std::vector<Ticket<ReadResult>> tickets;
