@@ -20,6 +20,9 @@ struct CellLimits {
   static constexpr std::int64_t kLookUs = 2'000'000;  // how often it is proven that the watch lives
   static constexpr std::int64_t kCallUs = 1'500'000;  // of one question to etcd
   static constexpr std::int64_t kPageKeys = 512;      // of drops in one answer of etcd
+  // How long who trims a batch has seen it: by then each member that reaches etcd has looked whether that is
+  // the one that it was.
+  static constexpr std::int64_t kTrimAgeUs = kLeaseS * 1'000'000;
   static constexpr std::int64_t kKeepDropsUs = 24ll * 3600 * 1'000'000, kKeepEndsUs = 3600ll * 1'000'000;
   static constexpr std::uint64_t kKeepBytes = 256u << 20;  // of drops, and of ends
 };

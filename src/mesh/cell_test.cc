@@ -193,6 +193,7 @@ TEST_F(CellTest, MemberBehindTheFloorDiscardsWhatItHas) {
   cell_.Kill(node(2));
   const auto dropped = cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(9)}), DropWait::kDurable);
   ASSERT_TRUE(dropped.has_value());
+  cell_.RunFor(CellLimits::kTrimAgeUs + kSecond);
   ASSERT_TRUE(cell_.loop->BlockOn(member(0).Trim({dropped->revision, 0})).ok());
   cell_.Start(node(2));
   ASSERT_TRUE(cell_.RunUntil(20 * kSecond, [this] { return member(2).joined(); }));
@@ -210,7 +211,7 @@ TEST_F(CellTest, R10WhatIsTrimmedWhileAMemberJoinsIsNotMissed) {
     cell_.Kill(node(2));
     const auto dropped = cell_.Drop(node(0), DropOfKeys(name_, {key}), DropWait::kDurable);
     ASSERT_TRUE(dropped.has_value());
-    ASSERT_TRUE(cell_.RunUntil(kSecond, [&] { return member(0).state().seen >= dropped->revision; }));
+    cell_.RunFor(CellLimits::kTrimAgeUs + kSecond);
     cell_.Start(node(2));
     cell_.RunFor(static_cast<std::int64_t>(ms) * 1'000);
     cell_.etcd.Cut("c");
@@ -310,6 +311,30 @@ TEST_F(CellTest, R10NothingIsTrimmedInAnEtcdThatWasRestoredMeanwhile) {
   EXPECT_EQ(KeysOf(keys.Drops()), 1u);
   EXPECT_EQ(KeysOf(keys.Floor()), 0u);
   EXPECT_TRUE(cell_.RunUntil(30 * kSecond, [&] { return member(1).state().history != history; }));
+}
+
+// By who knows nothing of what was lost; the revision has risen, and the floor, before anybody looks.
+TEST_F(CellTest, R10AMemberThatJoinsARestoredEtcdTrimsNothingThatOthersHaveToMiss) {
+  StartCell(3);
+  ASSERT_TRUE(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(5)})).has_value());
+  cell_.Kill(node(2));
+  cell_.RunFor(15 * kSecond);
+  const auto backup = cell_.etcd.TakeBackup();
+  const std::uint64_t history = member(0).state().history;
+  ASSERT_TRUE(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(6)})).has_value());
+  cell_.etcd.Restore(*backup);
+  for (const char* host : {"a", "b"}) cell_.etcd.Cut(host);
+  cell_.Start(node(2));
+  ASSERT_TRUE(cell_.RunUntil(5 * kSecond, [this] { return member(2).joined(); }));
+  for (int i = 0; i < 10; ++i) Commit("/another/key", "value");
+  const auto dropped = cell_.Drop(node(2), DropOfKeys(name_, {KeyOf(7)}), DropWait::kDurable);
+  ASSERT_TRUE(dropped.has_value());
+  ASSERT_TRUE(cell_.RunUntil(kSecond, [&] { return member(2).state().seen >= dropped->revision; }));
+  ASSERT_TRUE(cell_.loop->BlockOn(member(2).Trim({dropped->revision, dropped->revision})).ok());
+  for (const char* host : {"a", "b"}) cell_.etcd.Heal(host);
+  EXPECT_TRUE(cell_.RunUntil(30 * kSecond, [&] {
+    return member(0).state().history != history && member(1).state().history != history;
+  }));
 }
 
 TEST_F(CellTest, FloorBeyondWhatEtcdHasCostsWhatIsHereAndEndsNobody) {

@@ -180,6 +180,19 @@ TEST(DropPaceTest, ManySmallLooksSaveWhatOneDoes) {
   EXPECT_GT(share.ReadyAt(2'600, 128, now), now);
 }
 
+TEST(DropPaceTest, RevisionCountsAsHereFromWhenTheLastOfItCame) {
+  Retention kept(1'000 * kSecond, 1'000'000);
+  const Instant begin = Instant{}.PlusUs(kSecond);
+  EXPECT_EQ(kept.HereFor(0, begin), 0);
+  for (int i = 0; i < 100; ++i) kept.Add(begin.PlusUs(i * kSecond / 10), 10 + i, 1);
+  const Instant end = begin.PlusUs(10 * kSecond);
+  EXPECT_EQ(kept.HereFor(20 * kSecond, end), 0);
+  EXPECT_EQ(kept.HereFor(0, end), 109);
+  // Within what is one mark.
+  EXPECT_LE(kept.HereFor(5 * kSecond, end), 60);
+  EXPECT_GE(kept.HereFor(5 * kSecond, end), 40);
+}
+
 TEST(DropPaceTest, DropsAreKeptForTheirTimeAndNotPastTheirBytes) {
   Retention kept(1'000 * kSecond, 1'000);
   Instant now = Instant{}.PlusUs(kSecond);

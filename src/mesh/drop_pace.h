@@ -54,13 +54,15 @@ class Retention final {
   // `bytes` of drops at this revision, of no earlier one than the last.
   void Add(Instant now, std::int64_t revision, std::uint64_t bytes) {
     bytes_ += bytes;
-    // One mark for all that came within a thousandth of the time that they are kept.
-    if (!marks_.empty() && now.UsSince(marks_.back().at) < keep_us_ / 1000 &&
+    // One mark for all that came within a short time.
+    if (!marks_.empty() && now.UsSince(marks_.back().at) < std::min(kMarkUs, keep_us_ / 1000) &&
         marks_.back().bytes + bytes <= keep_bytes_ / 1000) {
-      marks_.back().revision = revision;
-      marks_.back().bytes += bytes;
+      Mark& mark = marks_.back();
+      mark.last_at = now;
+      mark.revision = revision;
+      mark.bytes += bytes;
     } else {
-      marks_.push_back({now, revision, bytes});
+      marks_.push_back({now, now, revision, bytes});
     }
   }
   // Everything up to the result may go; 0: nothing may.
@@ -73,6 +75,15 @@ class Retention final {
       left -= mark.bytes;
     }
     return floor;
+  }
+  // The last revision that has been here for so long; 0: none has.
+  std::int64_t HereFor(std::int64_t us, Instant now) const {
+    std::int64_t revision = 0;
+    for (const Mark& mark : marks_) {
+      if (now.UsSince(mark.last_at) < us) break;
+      revision = mark.revision;
+    }
+    return revision;
   }
   // They are gone.
   void Trimmed(std::int64_t floor) {
@@ -88,8 +99,9 @@ class Retention final {
   std::uint64_t bytes() const { return bytes_; }
 
  private:
+  static constexpr std::int64_t kMarkUs = 2'000'000;
   struct Mark {
-    Instant at;             // of the first of it
+    Instant at, last_at;    // of the first of it, of the last
     std::int64_t revision;  // of the last of it
     std::uint64_t bytes;
   };

@@ -26,8 +26,11 @@ Task<void> Trimmer::Run() {
 }
 
 Task<Status> Trimmer::Trim(CellFloor floor) {
-  floor.drops = std::max(floor.drops, state_.floor.drops);
-  floor.ends = std::max(floor.ends, state_.floor.ends);
+  const auto known_for_long = [this](const Retention& kept) {
+    return kept.HereFor(CellLimits::kTrimAgeUs, executor().Now());
+  };
+  floor.drops = std::max(state_.floor.drops, std::min(floor.drops, known_for_long(state_.kept_drops)));
+  floor.ends = std::max(state_.floor.ends, std::min(floor.ends, known_for_long(state_.kept_ends)));
   etcd::Transaction raise;
   raise.conditions.push_back(
       {.key = keys_.Floor(), .what = Compare::What::kModRevision, .number = state_.floor_revision});

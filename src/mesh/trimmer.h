@@ -28,9 +28,9 @@ class Trimmer final {
 
   // Trims when it is time to, for ever.
   Task<void> Run();
-  // Nothing up to `floor` is kept; a floor that is already higher stays. Members that have seen less discard
-  // what they have. kLapsed: another member trims, or etcd was restored; etcd's errors. After either the
-  // floor may be raised, and the rest is done next time.
+  // No batch up to `floor` is kept that was seen here kTrimAgeUs ago; a floor that is already higher stays.
+  // Members that have seen less than it discard what they have. kLapsed: another member trims, or etcd was
+  // restored; etcd's errors. After either the floor may be raised, and the rest is done next time.
   Task<Status> Trim(CellFloor floor);
 
  private:

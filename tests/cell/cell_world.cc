@@ -280,7 +280,7 @@ void CellWorld::ActOnMembers() {
   Say("kill " + node.host);
   cell_.Kill(node);
   if (random_.Chance(0.1)) node.boot = static_cast<std::uint8_t>(node.boot + 50);
-  Later(random_.Chance(0.3) ? 30 * kSecond : kSecond, [this, &node] {
+  Later(random_.Chance(0.5) ? 30 * kSecond : kSecond, [this, &node] {
     if (!node.member) StartAgain(node);
   });
 }
