@@ -4,6 +4,7 @@
 #include <array>
 #include <boost/json.hpp>
 #include <chrono>
+#include <fstream>
 #include <thread>
 #include <vector>
 
@@ -55,7 +56,12 @@ Result<std::string> FreePort() {
 
 bool HasLine() { return OutputOf({"iperf3", "--version"}).has_value(); }
 
-std::string LineName() { return HasLine() ? "two iperf3" : "(iperf3 is not here)"; }
+std::string LineName() {
+  if (!HasLine()) return "(iperf3 is not here)";
+  std::string control;
+  std::getline(std::ifstream("/proc/sys/net/ipv4/tcp_congestion_control") >> std::ws, control);
+  return Text("two iperf3 (", control, ")");
+}
 
 Result<double> LineRate(std::uint64_t bytes) {
   std::array<Result<double>, kPairs> rates;

@@ -14,7 +14,7 @@ namespace cistern {
 bool HasLine();
 // A port of loopback that nobody listens on now.
 Result<std::string> FreePort();
-// What a row's limit is called.
+// What a row's limit is called, with the system's congestion control, which iperf3 uses.
 std::string LineName();
 // GB/s of two iperf3 that move half of `bytes` each. Blocks.
 Result<double> LineRate(std::uint64_t bytes);

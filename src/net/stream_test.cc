@@ -4,12 +4,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 
 #include <array>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/event.h"
+#include "base/fd.h"
 #include "base/random_bytes.h"
 #include "io/simulated_loop.h"
 #include "net/simulated_network.h"
@@ -18,7 +23,10 @@
 namespace cistern::net {
 namespace {
 
+using ::testing::AnyOf;
+using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::SizeIs;
 
 std::vector<std::byte> Bytes(std::size_t count, std::uint64_t seed) {
   std::vector<std::byte> bytes(count);
@@ -199,6 +207,41 @@ TEST_P(NetworkTest, AnAcceptPastItsDeadlineIsTooLate) {
 
 INSTANTIATE_TEST_SUITE_P(Networks, NetworkTest, ::testing::Values("io_uring", "epoll", "simulated"),
                          [](const auto& kind) { return std::string(kind.param); });
+
+TEST(CongestionControlTest, NoSegmentWaitsForATimerBetweenHostsThatAreNear) {
+  EXPECT_EQ(BetterCongestionControl("bbr", 50).front(), "cubic");
+  EXPECT_EQ(BetterCongestionControl("bbr2", 2'000).back(), "reno");
+  EXPECT_TRUE(BetterCongestionControl("bbr", 2'001).empty());
+  EXPECT_TRUE(BetterCongestionControl("cubic", 50).empty());
+  EXPECT_TRUE(BetterCongestionControl("dctcp", 50).empty());
+}
+
+TEST(CongestionControlTest, BothEndsOfAConnectionTakeTheBetterOne) {
+  const auto control_of = [](int socket) {
+    std::array<char, 16> name{};
+    socklen_t size = name.size() - 1;
+    const bool is_tcp = ::getsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name.data(), &size) == 0;
+    return is_tcp ? std::optional<std::string>(name.data()) : std::nullopt;
+  };
+  const Fd other(::socket(AF_INET, SOCK_STREAM, 0));
+  const std::string of_system = control_of(other.get()).value();
+  if (!of_system.starts_with("bbr")) GTEST_SKIP() << of_system << ", this system's, does not pace";
+  SystemClock clock;
+  auto loop = std::move(*io::MakeLoop(clock, {.kind = io::LoopKind::kEpoll}));
+  TcpNetwork network(*loop);
+  auto listener = std::move(*network.Listen("127.0.0.1:0"));
+  const auto near = std::move(*loop->BlockOn(network.Connect(listener->address(), Instant::Never())));
+  const auto far = std::move(*loop->BlockOn(listener->Accept(Instant::Never())));
+  std::vector<std::string> of_connections;
+  for (int fd = 0; fd < 1024; ++fd) {
+    sockaddr_storage peer;
+    socklen_t size = sizeof(peer);
+    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0) continue;
+    if (auto control = control_of(fd)) of_connections.push_back(*control);
+  }
+  EXPECT_THAT(of_connections, SizeIs(2));
+  EXPECT_THAT(of_connections, Each(AnyOf("cubic", "reno")));
+}
 
 class TcpAddressTest : public ::testing::TestWithParam<const char*> {};
 

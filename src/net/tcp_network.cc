@@ -100,6 +100,21 @@ Result<Fd> MakeSocket(int family) {
   return fd;
 }
 
+// Of a connection that was just made.
+void ChooseCongestionControl(int socket) {
+  std::array<char, 16> name{};  // TCP_CA_NAME_MAX
+  socklen_t size = name.size() - 1;
+  tcp_info info{};
+  socklen_t info_size = sizeof(info);
+  if (::getsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name.data(), &size) != 0 ||
+      ::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &info_size) != 0)
+    return;
+  for (const std::string_view better : BetterCongestionControl(name.data(), info.tcpi_rtt)) {
+    const auto bytes = static_cast<socklen_t>(better.size());
+    if (::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, better.data(), bytes) == 0) return;
+  }
+}
+
 bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
 // Connections to one address that are open, by the loop that they belong to and the host that they are from.
@@ -149,6 +164,7 @@ class TcpStream final : public Stream {
       : loop_(loop), socket_(std::move(socket)), peer_(std::move(peer)), kept_(std::move(kept)) {
     SetOption(socket_.get(), IPPROTO_TCP, TCP_NODELAY, 1);
     SetOption(socket_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(kUserTimeoutMs));
+    ChooseCongestionControl(socket_.get());
   }
   ~TcpStream() override { Close(); }
 
@@ -442,6 +458,14 @@ class ListenerOfLoop final : public Listener {
 };
 
 }  // namespace
+
+std::span<const std::string_view> BetterCongestionControl(std::string_view of_system, std::uint32_t rtt_us) {
+  constexpr std::uint32_t kNearUs = 2'000;
+  // The second is what a process without privileges may choose.
+  static constexpr std::array<std::string_view, 2> kUnpaced = {"cubic", "reno"};
+  if (!of_system.starts_with("bbr") || rtt_us > kNearUs) return {};
+  return kUnpaced;
+}
 
 Task<Result<std::unique_ptr<Stream>>> TcpNetwork::Connect(std::string address, Instant deadline) {
   Result<Address> to = ParseAddress(address);
