@@ -8,11 +8,12 @@ namespace cistern::residency {
 
 namespace {
 constexpr std::uint32_t kWriters = 8;  // batches under way
-// Bytes of a batch. The core stands still while the kernel takes a transfer, 40 us for 896 KiB, which delays
-// every put in that moment. Of puts of 64 KiB faster than a disk of 4 GB/s takes them (docs/bench.md), p99 as
-// a multiple of that beside a program that writes, and GB/s that the disk takes: 128 KiB 1.15, 2.7; 192 KiB
-// 1.30, 3.3; 256 KiB 1.45, 3.6; 896 KiB 1.72, 4.1. Longer records are batches of their own.
-constexpr std::uint64_t kBatchBytes = 192u << 10;
+// Bytes of a batch. Its transfer is handed in by a worker of the kernel's (io), which takes a processor from
+// somebody each time, and longer for more. Of puts of 64 KiB faster than a disk of 2.4 GB/s takes them, on
+// two processors (docs/bench.md), p99 as a multiple of that beside a program that writes, four runs: 192
+// KiB 1.63 to 1.96, 512 KiB 1.43 to 1.75, 1 MiB 1.40 to 1.97, 1.5 MiB 1.47 to 2.14. Longer records are
+// batches of their own.
+constexpr std::uint64_t kBatchBytes = 512u << 10;
 // A record that is being written cannot be evicted, so their bytes are no more than this share of memory.
 constexpr std::uint64_t kWriteShare = 4;
 constexpr std::uint32_t kCleanLooks = 4096;  // records looked at in a tick, coldest first
