@@ -28,7 +28,6 @@ std::optional<arena::Place> Room::MakeAtOnce(std::uint64_t record_bytes, const R
 
 Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record_bytes, Instant deadline,
                                       RoomFor whom) {
-  if (const auto place = MakeAtOnce(record_bytes, whom)) co_return *place;
   const SlotFill::Search searching(fill);
   const std::uint32_t alignment = context_.slots.arena().geometry().alignment;
   const memory::SlotSize size = memory::SlotSize::For(record_bytes, alignment);
