@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "cistern/status.h"
-#include "memory/movers.h"
 #include "memory/slots.h"
 
 namespace cistern::memory {
@@ -24,41 +23,6 @@ class ArenaBacking {
   // and the arena serves none of its headers any more. Also for a range that has gone before: what a reader
   // touched since goes again.
   virtual void Release(const HeaderRange& range) = 0;
-};
-
-class ReserveTask final : public AwaitedJob {
- public:
-  ReserveTask(Movers& movers, ArenaBacking& backing, std::uint32_t header)
-      : AwaitedJob(movers), backing_(backing), header_(header) {}
-  void Move(arena::Words&) override { status_ = backing_.Reserve(header_); }
-  const Status& status() const { return status_; }
-
- private:
-  ArenaBacking& backing_;
-  std::uint32_t header_;
-  Status status_;
-};
-
-class ImproveTask final : public AwaitedJob {
- public:
-  ImproveTask(Movers& movers, ArenaBacking& backing, std::uint32_t header)
-      : AwaitedJob(movers), backing_(backing), header_(header) {}
-  void Move(arena::Words&) override { backing_.Improve(header_); }
-
- private:
-  ArenaBacking& backing_;
-  std::uint32_t header_;
-};
-
-class ReleaseTask final : public AwaitedJob {
- public:
-  ReleaseTask(Movers& movers, ArenaBacking& backing, const HeaderRange& range)
-      : AwaitedJob(movers), backing_(backing), range_(range) {}
-  void Move(arena::Words&) override { backing_.Release(range_); }
-
- private:
-  ArenaBacking& backing_;
-  HeaderRange range_;
 };
 
 }  // namespace cistern::memory

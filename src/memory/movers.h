@@ -16,6 +16,7 @@
 #include <thread>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "arena/protocol.h"
@@ -70,13 +71,22 @@ class AwaitedJob : public MoverJob {
 template <class F>
 class CallJob final : public AwaitedJob {
  public:
+  using Result = std::invoke_result_t<F>;
   CallJob(Movers& movers, F call) : AwaitedJob(movers), call_(std::move(call)) {}
-  void Move(arena::Words&) override { result_ = call_(); }
-  std::invoke_result_t<F> await_resume() { return std::move(result_); }
+  void Move(arena::Words&) override {
+    if constexpr (std::is_void_v<Result>) {
+      call_();
+    } else {
+      result_ = call_();
+    }
+  }
+  Result await_resume() {
+    if constexpr (!std::is_void_v<Result>) return std::move(result_);
+  }
 
  private:
   F call_;
-  std::invoke_result_t<F> result_{};
+  std::conditional_t<std::is_void_v<Result>, std::monostate, Result> result_{};
 };
 
 // The verified copy into a slot.

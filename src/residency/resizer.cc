@@ -50,34 +50,35 @@ Task<void> Resizer::Run(memory::ArenaBacking& backing, memory::Movers& movers) {
     } else if (wanted_ < served()) {
       co_await Shrink(backing, movers);
     } else if (improved_ < context_.slots.headers()) {
-      memory::ImproveTask improve(movers, backing, improved_++);
+      memory::CallJob improve(movers, [&backing, header = improved_++] { backing.Improve(header); });
       co_await improve;
     } else {
       const Status waited = co_await changed_.Wait(context_.clock.Now().PlusUs(kLookUs));
       if (waited.ok() || stopping_ || served() == all) continue;
-      memory::ReleaseTask release(movers, backing, {served(), all - served()});
-      co_await release;
+      co_await Release(backing, movers, {served(), all - served()});
     }
   }
+}
+
+Task<void> Resizer::Release(memory::ArenaBacking& backing, memory::Movers& movers,
+                            memory::HeaderRange range) {
+  memory::CallJob release(movers, [&backing, range] { backing.Release(range); });
+  co_await release;
 }
 
 Task<void> Resizer::Grow(memory::ArenaBacking& backing, memory::Movers& movers) {
   const std::uint32_t header = context_.slots.headers();
   if (header >= served()) {
     const std::uint32_t wanted = wanted_;
-    memory::ReserveTask reserve(movers, backing, header);
-    co_await reserve;
-    if (!reserve.status().ok()) {
+    memory::CallJob reserve(movers, [&backing, header] { return backing.Reserve(header); });
+    if (const Status reserved = co_await reserve; !reserved.ok()) {
       context_.slots.ExpectLater();
       NoteSize();
       context_.slots.loosened().Pulse();  // who waits for what was coming makes room now
       if (!std::exchange(short_, true))
-        context_.log.Log(
-            LogLevel::kWarning, "memory: it has ", Size(header), " of the ", Size(wanted_),
-            " that were asked for, and looks for more each minute: ", reserve.status().message());
-      memory::ReleaseTask release(movers, backing,
-                                  {header, context_.slots.arena().geometry().header_count - header});
-      co_await release;
+        context_.log.Log(LogLevel::kWarning, "memory: it has ", Size(header), " of the ", Size(wanted_),
+                         " that were asked for, and looks for more each minute: ", reserved.message());
+      co_await Release(backing, movers, {header, context_.slots.arena().geometry().header_count - header});
       if (wanted_ == wanted && !stopping_) (void)co_await changed_.Wait(context_.clock.Now().PlusUs(kLookUs));
       co_return;
     }
@@ -113,8 +114,7 @@ Task<void> Resizer::Shrink(memory::ArenaBacking& backing, memory::Movers& movers
     if (stopping_ || context_.slots.headers() != wanted_) co_return;
     (void)co_await changed_.Wait(until);
   }
-  memory::ReleaseTask release(movers, backing, gone);
-  co_await release;
+  co_await Release(backing, movers, gone);
   context_.log.Log(LogLevel::kInfo, "memory: has ", Size(context_.slots.headers()), " now, ",
                    Size(gone.count), " went back to the host");
 }

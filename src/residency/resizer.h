@@ -15,6 +15,7 @@
 #include "base/event.h"
 #include "base/task.h"
 #include "memory/arena_backing.h"
+#include "memory/movers.h"
 #include "residency/context.h"
 #include "residency/partial_copies.h"
 #include "residency/room.h"
@@ -58,6 +59,7 @@ class Resizer final {
  private:
   Task<void> Grow(memory::ArenaBacking& backing, memory::Movers& movers);
   Task<void> Shrink(memory::ArenaBacking& backing, memory::Movers& movers);
+  Task<void> Release(memory::ArenaBacking& backing, memory::Movers& movers, memory::HeaderRange range);
   // One pass over what is left in closed headers.
   Task<void> Empty();
   // Bounds that are shares of memory: of what is on its way too, for which a put waits.
