@@ -17,6 +17,10 @@ constexpr std::int64_t kRefused = -4096;
 // What one operation moves at most; a longer one is short.
 constexpr std::size_t kMaxTransfer = std::size_t{1} << 30;
 
+// A yield that took so long gave the processor to somebody who computes for as long as he may. A thread that
+// polls gets it back behind him each time, one that sleeps is woken before him: so it sleeps for a while.
+constexpr std::int64_t kTakenUs = 2'000, kNoPollUs = 50'000;
+
 Status Failed(std::string_view what, const std::string& path, std::int64_t result, std::uint32_t size,
               std::uint64_t offset) {
   std::string thing = Text(what, " ", path);
@@ -291,10 +295,12 @@ void Loop::Turn() {
     idle_ = true;
     idle_since_ = now;
   }
-  const bool polls = now.NsSince(idle_since_) < options_.poll_us * 1000;
+  const bool polls = now.NsSince(idle_since_) < options_.poll_us * 1000 && now >= polls_again_;
   if (!polls) Sleep();
   turns_.End();
-  if (polls) spin_.Turn();
+  if (!polls || !spin_.Turn()) return;
+  const Instant back = clock().Now();
+  if (back.UsSince(now) > kTakenUs) polls_again_ = back.PlusUs(kNoPollUs);
 }
 
 bool Loop::PollOnce() {

@@ -220,7 +220,8 @@ class Loop {
 
   // Turns until Stop. A Stop that came before counts.
   void Run();
-  // One turn: everything that is there, or, after poll_us without any, sleep until something comes.
+  // One turn: everything that is there, or, after poll_us without any, sleep until something comes; at once
+  // where others compute on its processor.
   void Turn();
   // Everything that is there, bounded, without sleeping: messages, completions, timers, pollers, ready work.
   // Returns whether there was anything.
@@ -331,6 +332,7 @@ class Loop {
   PoliteSpin spin_{8};
   bool idle_ = false;
   Instant idle_since_;
+  Instant polls_again_;  // until then it sleeps at once
   std::uint32_t in_flight_ = 0;
   std::uint64_t sleeps_ = 0;
   Histogram step_ns_;

@@ -371,6 +371,40 @@ TEST_P(LoopTest, WorkFoundAfterSayingSoKeepsTheLoopAwake) {
   EXPECT_EQ(sleepy.abouts, sleepy.awakes);
 }
 
+// Each look at it is so much later than the one before.
+class PassingClock final : public Clock {
+ public:
+  Instant Now() const override { return now_ = now_.PlusUs(step_us); }
+  WallTime Wall() const override { return {1'700'000'000}; }
+  std::int64_t step_us = 1;
+
+ private:
+  mutable Instant now_;
+};
+
+TEST(LoopPollTest, WhereSomebodyComputesBesideItALoopSleepsInsteadOfPolling) {
+  PassingClock clock;
+  const auto loop = std::move(*MakeLoop(clock, {.kind = LoopKind::kEpoll, .poll_us = 1'000'000}));
+  Sleepy* self = nullptr;
+  Sleepy sleepy([&] { self->work = true; });  // so that it never does sleep
+  self = &sleepy;
+  loop->AddPoller(sleepy);
+  const auto turns = [&](int count) {
+    const int before = sleepy.abouts;
+    for (int i = 0; i < count; ++i) loop->Turn();
+    return sleepy.abouts - before;
+  };
+  EXPECT_EQ(turns(1'000), 0);
+  clock.step_us = 3'000;
+  EXPECT_GT(turns(16), 0);
+  clock.step_us = 1;
+  EXPECT_GT(turns(16), 0) << "for a while";
+  clock.step_us = 60'000;
+  (void)clock.Now();
+  clock.step_us = 1;
+  EXPECT_EQ(turns(1'000), 0) << "and then polls again";
+}
+
 TEST_P(LoopTest, APollerMayLeaveAndJoinWhilePolled) {
   struct Leaving final : Poller {
     bool Poll() override {
