@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdio>
+#include <fstream>
 #include <map>
 #include <optional>
 
@@ -270,6 +271,30 @@ TEST(StagingAreas, P5AnOwnerLeavesSomethingForOthers) {
   greedy.staging_bytes = 1u << 20;
   EXPECT_EQ(Greet(server, greedy), Code::kBusy);
   EXPECT_EQ(RawClient::In(server).code(), Code::kOk);
+}
+
+TEST(StagingAreas, P5WhatIsBeingMadeForAnOwnerCountsAsItsOwn) {
+  TestServer server({.staging_budget_bytes = 20u << 20});
+  RawClient first = RawClient::In(server);
+  wire::Hello another = RawClient::NewHello();
+  another.owner = first.welcome.owner;
+  RawClient second = RawClient::In(server, another);
+  server.movers->hold = true;
+  first.Send(wire::MoreStaging{.bytes = 8u << 20});
+  server.Until([&] { return !server.movers->held.empty(); });
+  second.Send(wire::MoreStaging{.bytes = 7u << 20});
+  another.staging_bytes = 7u << 20;
+  RawClient third(server);
+  third.Send(another);
+  server.Settle();
+  server.movers->LetGo();
+  wire::StagingGrant grant;
+  EXPECT_EQ(first.Receive(grant).size(), 1u);
+  EXPECT_EQ(second.Receive(grant).size(), 0u);
+  EXPECT_EQ(static_cast<Code>(grant.code), Code::kBusy);
+  third.Receive(third.welcome);
+  EXPECT_EQ(third.code(), Code::kBusy);
+  EXPECT_EQ(server.counters().staging_bytes, 10u << 20);
 }
 
 TEST(StagingAreas, WhatIsWishedAtHelloCountsToo) {
@@ -940,6 +965,40 @@ TEST(Going, R6StagingOfADeadSessionStaysUntilItsMoverLetGo) {
   EXPECT_EQ(server.counters().sessions, 1u);
   server.movers->LetGo();
   server.Until([&] { return server.counters().sessions == 0; });
+}
+
+// How often this process maps memory of that name.
+std::size_t Mapped(std::string_view name) {
+  std::ifstream maps("/proc/self/maps");
+  std::size_t count = 0;
+  for (std::string line; std::getline(maps, line);) count += line.find(name) != std::string::npos;
+  return count;
+}
+
+TEST(Going, WhatWasMadeForAnOwnerThatIsGoneIsFreedByMovers) {
+  TestServer server;
+  RawClient first = RawClient::In(server);
+  wire::Hello hello = RawClient::NewHello();
+  hello.owner = first.welcome.owner;
+  server.movers->hold = true;
+  RawClient late(server);
+  late.Send(hello);
+  server.Until([&] { return !server.movers->held.empty(); });
+  first.HangUp();
+  server.Until([&] { return server.counters().sessions == 0; });
+  // A job at a time, and none behind the last that makes something.
+  while (server.counters().refused == 0) {
+    server.movers->LetGo();
+    server.movers->hold = true;
+    server.Settle();
+  }
+  late.Receive(late.welcome);
+  EXPECT_EQ(late.code(), Code::kDenied);
+  server.server->Tick();
+  EXPECT_EQ(server.counters().staging_bytes, 0u);
+  EXPECT_GT(Mapped("memfd:cistern-session"), 1u);  // the first one's client has one
+  server.movers->LetGo();
+  server.Until([&] { return Mapped("memfd:cistern-session") == 1; });
 }
 
 TEST(Going, DrainFinishesWhatIsInFlightAndRefusesTheRest) {

@@ -25,9 +25,15 @@ namespace cistern::server {
 // Sessions owns it and ends it. It stays, its memory mapped, until the last task that uses it has ended, so
 // nothing that a mover still holds goes away (R6).
 struct Session {
-  Session(catalog::Caller who, std::int32_t process_id, memory::SharedMemory shared, ServedLane& steps)
-      : caller(who), pid(process_id), memory(std::move(shared)), ring(page()), lane(steps) {}
-  ~Session() { lane.End(); }
+  // The movers, which made the memory and free it, are borrowed.
+  Session(catalog::Caller who, std::int32_t process_id, memory::Movers& movers, memory::SharedMemory shared,
+          ServedLane& steps)
+      : caller(who), pid(process_id), frees(movers), memory(std::move(shared)), ring(page()), lane(steps) {}
+  ~Session() {
+    lane.End();
+    memory.fd.Close();  // the client may still look at its rings
+    memory::FreeSharedMemory(frees, std::move(memory));
+  }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
@@ -38,6 +44,7 @@ struct Session {
 
   const catalog::Caller caller;
   const std::int32_t pid;
+  memory::Movers& frees;
   memory::SharedMemory memory;
   NodeRing ring;
   ServedLane& lane;                                           // of its calls

@@ -119,6 +119,8 @@ Status Sessions::CheckShare(const OwnerToken& owner, std::uint64_t bytes) const 
     if (session->caller.owner != owner) continue;
     for (const auto& area : session->staging) has += area == nullptr ? 0 : area->bytes();
   }
+  const auto [first, end] = coming_.equal_range(owner);
+  for (auto at = first; at != end; ++at) has += at->second;
   const std::uint64_t budget = staging_.budget_bytes();
   // What an owner starts with it has whole, as long as there is any.
   if (has < options_.session_staging_bytes && bytes <= options_.session_staging_bytes - has) return Status();
@@ -128,6 +130,21 @@ Status Sessions::CheckShare(const OwnerToken& owner, std::uint64_t bytes) const 
                      " are left, and an owner (this one has ", has, ") may have ", policy::kShare,
                      " times what is left; end idle sessions or give the node more memory"));
 }
+
+// Staging that is being made is the owner's from the question on: several of its processes that ask at once
+// get no more than they would one after the other.
+class Sessions::Coming final {
+ public:
+  Coming(Sessions& sessions, const OwnerToken& owner, std::uint64_t bytes)
+      : all_(sessions.coming_), at_(all_.emplace(owner, bytes)) {}
+  ~Coming() { all_.erase(at_); }
+  Coming(const Coming&) = delete;
+  Coming& operator=(const Coming&) = delete;
+
+ private:
+  std::multimap<OwnerToken, std::uint64_t>& all_;
+  const std::multimap<OwnerToken, std::uint64_t>::iterator at_;
+};
 
 OwnerToken Sessions::NewOwner() {
   OwnerToken token{};
@@ -142,13 +159,17 @@ Task<void> Sessions::MakeSession(Fd socket, Peer peer, HelloText hello) {
     process = ProcessOf(socket.get(), peer);
     if (!process) status = process.error();
   }
+  const OwnerToken owner = hello.owner != OwnerToken{} ? hello.owner : NewOwner();
+  const std::uint64_t bytes = hello.staging_bytes != 0 ? hello.staging_bytes : options_.session_staging_bytes;
+  if (status.ok()) status = CheckShare(owner, bytes);
   if (!status.ok()) {
     counters_.refused++;
     Refuse(socket.get(), status);
     co_return;
   }
   making_++;
-  Result<std::unique_ptr<Session>> built = co_await Build(peer, hello);
+  const Coming coming(*this, owner, bytes);
+  Result<std::unique_ptr<Session>> built = co_await Build(peer, owner, bytes);
   making_--;
   // While it was made, the last session of the owner may have gone, and the node may be going.
   if (built) {
@@ -175,20 +196,19 @@ Task<void> Sessions::MakeSession(Fd socket, Peer peer, HelloText hello) {
   Refuse(socket.get(), status);
 }
 
-Task<Result<std::unique_ptr<Session>>> Sessions::Build(Peer peer, HelloText hello) {
+Task<Result<std::unique_ptr<Session>>> Sessions::Build(Peer peer, OwnerToken owner,
+                                                       std::uint64_t staging_bytes) {
   catalog::Caller caller;
   caller.session = ++last_id_;
-  caller.owner = hello.owner != OwnerToken{} ? hello.owner : NewOwner();
+  caller.owner = owner;
   if (parts_.node_of) caller.memory_node = parts_.node_of(peer.pid);
-  const std::uint64_t bytes = hello.staging_bytes != 0 ? hello.staging_bytes : options_.session_staging_bytes;
-  if (Status share = CheckShare(caller.owner, bytes); !share.ok()) co_return Error(std::move(share));
-  Result<std::shared_ptr<memory::StagingArea>> staging = co_await staging_.Make(executor(), bytes);
+  Result<std::shared_ptr<memory::StagingArea>> staging = co_await staging_.Make(executor(), staging_bytes);
   counters_.staging_bytes = staging_.used_bytes();
   if (!staging) co_return Error(std::move(staging.error()));
   Result<memory::SharedMemory> memory = co_await memory::MakeSharedMemory(
       executor(), background_, "cistern-session", sizeof(wire::SessionMemory), Access::kReadWrite);
   if (!memory) co_return Error(std::move(memory.error()));
-  auto session = std::make_unique<Session>(caller, peer.pid, std::move(*memory), lanes_.Make());
+  auto session = std::make_unique<Session>(caller, peer.pid, background_, std::move(*memory), lanes_.Make());
   session->own_user = peer.uid_known && peer.uid == geteuid();
   session->staging.push_back(std::move(*staging));
   for (Fd* event : {&session->core_event, &session->client_event}) {
@@ -288,10 +308,12 @@ Task<void> Sessions::GrantStaging(Session& session, std::uint64_t bytes) {
   const auto number = static_cast<std::uint32_t>(unused - session.staging.begin());
   if (number < wire::kMaxStagingAreas) {
     Status share = CheckShare(session.caller.owner, bytes);
-    if (share.ok())
+    if (share.ok()) {
+      const Coming coming(*this, session.caller.owner, bytes);
       area = co_await staging_.Make(executor(), bytes);
-    else
+    } else {
       area = Error(std::move(share));
+    }
   }
   counters_.staging_bytes = staging_.used_bytes();
   if (area) {
@@ -430,6 +452,7 @@ void Sessions::LookForLock(Session& session) {
 }
 
 void Sessions::Tick() {
+  counters_.staging_bytes = staging_.used_bytes();  // what a write kept, or a client that did not come in had
   auto at = sessions_.upper_bound(last_counted_);
   for (std::size_t i = 0; i < kCountedPerTick && at != sessions_.end(); ++i, ++at) {
     TakeCountsOf(*at->second);
@@ -470,8 +493,6 @@ Task<void> Sessions::Remove(Session& session) {
   std::erase(active_, &session);
   std::erase(touched_, session.caller.session);
   const OwnerToken owner = session.caller.owner;
-  session.memory.fd.Close();  // the client may still look at its rings
-  memory::FreeSharedMemory(background_, std::move(session.memory));
   sessions_.erase(session.caller.session);
   // Others of the owner that have ended may still have calls in flight.
   if (std::ranges::none_of(sessions_, [&](const auto& one) { return one.second->caller.owner == owner; }))

@@ -75,11 +75,13 @@ class Sessions final : private io::Poller, private Work {
   static constexpr std::size_t kTouchesPerStep = 128;
   static constexpr std::size_t kCountedPerTick = 64;
 
+  class Coming;
+
   Task<void> MakeSession(Fd socket, Peer peer, HelloText hello);
   Status CheckHello(const HelloText& hello) const;
   // kBusy where the owner would have more of the staging than it may while others need some.
   Status CheckShare(const OwnerToken& owner, std::uint64_t bytes) const;
-  Task<Result<std::unique_ptr<Session>>> Build(Peer peer, HelloText hello);
+  Task<Result<std::unique_ptr<Session>>> Build(Peer peer, OwnerToken owner, std::uint64_t staging_bytes);
   Status Open(Session& session, Fd socket, Fd process);
   bool Welcomed(Session& session);
   OwnerToken NewOwner();
@@ -123,7 +125,8 @@ class Sessions final : private io::Poller, private Work {
   TaskGroup tasks_;
 
   std::map<catalog::SessionId, std::unique_ptr<Session>> sessions_;
-  std::map<OwnerToken, std::uint32_t> owners_;  // sessions of each
+  std::map<OwnerToken, std::uint32_t> owners_;       // sessions of each
+  std::multimap<OwnerToken, std::uint64_t> coming_;  // staging that is being made, of each
   std::uint32_t making_ = 0;
   catalog::SessionId last_id_ = 0;
   catalog::SessionId last_counted_ = 0;
