@@ -151,7 +151,8 @@ TEST(SharedMemoryTest, P5TheCoreMakesAndFreesNoPageOfIt) {
   SharedMemory client{.fd = Fd(dup(made->fd.get())), .mapping = {}};
   client.mapping = *Mapping::Map(client.fd.get(), "test", 0, kBytes, Access::kReadWrite);
   client.mapping.data()[kBytes - 1] = std::byte{1};
-  FreeSharedMemory(movers, std::move(*made));
+  made->fd.Close();
+  FreeSharedMemory(movers, std::move(*made), Pages::kTaken);
   ASSERT_EQ(movers.jobs.size(), 1u);
   EXPECT_EQ(resident(client), kBytes);
   movers.DoAll();

@@ -69,19 +69,20 @@ class Making final {
 // Deletes itself when all is done.
 class Freeing final : public MoverJob {
  public:
-  Freeing(Movers& movers, SharedMemory memory) : movers_(movers), memory_(std::move(memory)) {}
+  Freeing(Movers& movers, SharedMemory memory, Pages pages)
+      : movers_(movers), memory_(std::move(memory)), freed_(pages == Pages::kTaken ? 0 : size()) {}
   ~Freeing() override = default;
 
   void Move(arena::Words&) override {
-    const std::uint64_t bytes = memory_.mapping.size();
-    if (freed_ >= bytes) {
+    if (freed_ >= size()) {
       SharedMemory(std::move(memory_));
       return;
     }
-    const std::uint64_t piece = std::min(kFreedBytes, bytes - freed_);
-    // Refused: the pages go with the last who maps them.
-    static_cast<void>(fallocate(memory_.fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                                static_cast<off_t>(freed_), static_cast<off_t>(piece)));
+    std::byte* const from = memory_.mapping.data() + freed_;
+    const std::uint64_t piece = std::min(kFreedBytes, size() - freed_);
+    // Only of what may be written to. Refused: the pages go with the last who maps them.
+    if (mprotect(from, piece, PROT_READ | PROT_WRITE) == 0)
+      static_cast<void>(madvise(from, piece, MADV_REMOVE));
     freed_ += piece;
   }
   void Run() override {
@@ -90,9 +91,11 @@ class Freeing final : public MoverJob {
   }
 
  private:
+  std::uint64_t size() const { return memory_.mapping.size(); }
+
   Movers& movers_;
   SharedMemory memory_;
-  std::uint64_t freed_ = 0;
+  std::uint64_t freed_;
 };
 
 }  // namespace
@@ -107,12 +110,12 @@ Task<Result<SharedMemory>> MakeSharedMemory(Executor&, Movers& movers, std::stri
     made = co_await fill;
   }
   if (made) co_return std::move(making.memory());
-  FreeSharedMemory(movers, std::move(making.memory()));
+  FreeSharedMemory(movers, std::move(making.memory()), Pages::kTaken);
   co_return Error(std::move(making.error()));
 }
 
-void FreeSharedMemory(Movers& movers, SharedMemory memory) {
-  if (memory.mapping.data() != nullptr) movers.Submit(*new Freeing(movers, std::move(memory)));
+void FreeSharedMemory(Movers& movers, SharedMemory memory, Pages pages) {
+  if (memory.mapping.data() != nullptr) movers.Submit(*new Freeing(movers, std::move(memory), pages));
 }
 
 }  // namespace cistern::memory

@@ -14,7 +14,7 @@
 namespace cistern::memory {
 
 struct SharedMemory {
-  Fd fd;            // to be passed to the client
+  Fd fd;            // to be passed to the client, and closed then
   Mapping mapping;  // the node's own
 };
 
@@ -23,8 +23,9 @@ struct SharedMemory {
 Task<Result<SharedMemory>> MakeSharedMemory(Executor& executor, Movers& movers, std::string name,
                                             std::uint64_t bytes, Access access);
 
-// Takes the pages back, whoever else still maps them, then unmaps it; nothing of the node's uses it any more.
-// The movers are borrowed until their jobs are done.
-void FreeSharedMemory(Movers& movers, SharedMemory memory);
+// Unmaps it; nothing of the node's uses it any more. The movers are borrowed until their jobs are done.
+// kTaken: whoever else still maps it loses the pages, too, and finds zeros; no descriptor is needed for that.
+enum class Pages : std::uint8_t { kTaken, kLeft };
+void FreeSharedMemory(Movers& movers, SharedMemory memory, Pages pages);
 
 }  // namespace cistern::memory

@@ -10,7 +10,7 @@ namespace cistern::memory {
 // What is made next with its bytes is made behind it, by the same movers.
 StagingArea::~StagingArea() {
   pool_.used_bytes_ -= bytes_;
-  FreeSharedMemory(pool_.movers_, std::move(memory_));
+  FreeSharedMemory(pool_.movers_, std::move(memory_), Pages::kTaken);
 }
 
 std::span<const std::byte> StagingArea::Range(std::uint64_t offset, std::uint64_t bytes) const {

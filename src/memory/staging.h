@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "base/task.h"
 #include "cistern/status.h"
@@ -26,7 +27,7 @@ class StagingArea final {
   StagingArea(const StagingArea&) = delete;
   StagingArea& operator=(const StagingArea&) = delete;
 
-  int fd() const { return memory_.fd.get(); }  // to be passed to the client
+  Fd TakeFd() { return std::move(memory_.fd); }  // to be passed to the client
   std::uint64_t bytes() const { return bytes_; }
   // Bytes [offset, offset + bytes), or an empty span where that is not inside the area. The client may change
   // them at any time.

@@ -31,8 +31,8 @@ struct Session {
       : caller(who), pid(process_id), frees(movers), memory(std::move(shared)), ring(page()), lane(steps) {}
   ~Session() {
     lane.End();
-    memory.fd.Close();  // the client may still look at its rings
-    memory::FreeSharedMemory(frees, std::move(memory));
+    // The client may still look at its rings.
+    memory::FreeSharedMemory(frees, std::move(memory), memory::Pages::kLeft);
   }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;

@@ -259,8 +259,9 @@ bool Sessions::Welcomed(Session& session) {
   welcome.node_pid = static_cast<std::uint64_t>(getpid());
   welcome.boot_count = parts_.boot_count;
   welcome.staging_bytes = session.staging[0]->bytes();
+  const Fd staging = session.staging[0]->TakeFd();
   const std::array<int, 6> descriptors = {parts_.arena_fd,          parts_.index_fd,
-                                          session.memory.fd.get(),  session.staging[0]->fd(),
+                                          session.memory.fd.get(),  staging.get(),
                                           session.core_event.get(), session.client_wait.get()};
   bool sent = SendMessage(session.socket.get(), std::as_bytes(std::span(&welcome, 1)), descriptors);
   if (session.process.valid()) session.memory.fd.Close();
@@ -300,7 +301,7 @@ void Sessions::TakeStagingBack(Session& session, std::uint64_t area) {
 Task<void> Sessions::GrantStaging(Session& session, std::uint64_t bytes) {
   co_await Yield();
   wire::StagingGrant grant;
-  int fd = -1;
+  Fd fd;
   Result<std::shared_ptr<memory::StagingArea>> area =
       Error(Code::kBusy, Text("the session has ", wire::kMaxStagingAreas,
                               " staging areas, which is the limit: ask for larger ones"));
@@ -319,7 +320,7 @@ Task<void> Sessions::GrantStaging(Session& session, std::uint64_t bytes) {
   if (area) {
     grant.area = number;
     grant.bytes = (*area)->bytes();
-    fd = (*area)->fd();
+    fd = (*area)->TakeFd();
     if (number == session.staging.size()) session.staging.emplace_back();
     session.staging[number] = std::move(*area);
   } else {
@@ -328,7 +329,8 @@ Task<void> Sessions::GrantStaging(Session& session, std::uint64_t bytes) {
   }
   session.granting = false;
   if (!session.ended) {
-    std::span<const int> descriptors = fd >= 0 ? std::span<const int>(&fd, 1) : std::span<const int>();
+    const int sent = fd.get();
+    const std::span<const int> descriptors(&sent, fd.valid() ? 1 : 0);
     if (!SendMessage(session.socket.get(), std::as_bytes(std::span(&grant, 1)), descriptors))
       End(session, LogLevel::kWarning, "it does not take messages");
     else
