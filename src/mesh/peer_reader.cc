@@ -466,7 +466,10 @@ Task<Status> PeerReader::Publish(const Fetch& fetch, BatchItem& item) {
 std::shared_ptr<PeerReader::Transfer> PeerReader::ParentOf(const Fetch& fetch, std::size_t block) const {
   if (block == 0 || std::ranges::binary_search(fetch.blocks, block - 1)) return nullptr;
   const auto parent = transfers_.find({fetch.run->incarnation, fetch.run->chain[block - 1]});
-  return parent == transfers_.end() ? nullptr : parent->second;
+  if (parent == transfers_.end()) return nullptr;
+  // A run may name a key twice: no fetch waits for itself.
+  const auto is_it = [&](const Transfer& own) { return &own == parent->second.get(); };
+  return std::ranges::any_of(fetch.transfers, is_it) ? nullptr : parent->second;
 }
 
 Task<void> PeerReader::PublishAll(Fetch& fetch, Batch& batch) {

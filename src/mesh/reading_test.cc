@@ -908,6 +908,20 @@ TEST_F(ReadingTest, WindowsOfAChainThatAreReadBesideEachOtherDoNotWaitForEachOth
   EXPECT_EQ(node(1).reader->landing_bytes(), 0u);
 }
 
+// The list of keys is the client's: a key that it names twice is not what it itself stands on.
+TEST_F(ReadingTest, RunThatNamesAKeyTwiceDoesNotWaitForItself) {
+  StartNodes(2);
+  PutAndTell(0, 3);
+  const PeerMatch match = Find(1, 1, 3);
+  ASSERT_NE(match.run, nullptr);
+  ASSERT_EQ(loop->BlockOn(node(1).reader->Read(match.run, 0, 2, 0, After(kSecond))).value_or(0), 2u);
+  auto twice = std::make_shared<PeerRun>(*match.run);
+  twice->chain.push_back(twice->chain[1]);
+  twice->count = 4;
+  EXPECT_GE(loop->BlockOn(node(1).reader->Read(twice, 2, 2, 0, After(kSecond))).value_or(0), 1u);
+  EXPECT_TRUE(Exact(1, 3));
+}
+
 TEST_F(ReadingTest, WindowThatFailedIsFetchedAnewThoughTheNextOneHasTheRoom) {
   StartNodes(2);
   node(1).reader->SetMemory(PeerReadLimits::kMemoryShare * kWindowBytes);

@@ -128,7 +128,12 @@ std::optional<std::uint32_t> Evictor::AddEntry(const arena::Fingerprint& fingerp
   for (std::size_t i = 0; i < count; ++i) {
     const catalog::RecordId record = context_.forest.At(places[i]);
     if (record == catalog::kNoId || context_.forest.record(record).block == block || !MayGo(record)) continue;
+    // The block may have no record yet: it is not freed with the last of what is below it.
+    catalog::Block& b = context_.forest.block(block);
+    const bool reaping = b.is(catalog::Block::kReaping);
+    b.flags |= catalog::Block::kReaping;
     Evict(record);
+    if (!reaping) b.flags &= static_cast<std::uint16_t>(~catalog::Block::kReaping);
     return residents_.AddEntry(fingerprint, found);
   }
   return std::nullopt;

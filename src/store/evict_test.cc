@@ -232,5 +232,38 @@ TEST_F(BlockStoreTest, P5BlocksBehindTheirWindowDoNotEndAllPuts) {
   for (std::uint64_t chain = 1; chain <= 60; ++chain) PutChain(chain * 1000, chain * 1000 + 299);
 }
 
+// Where the index has no place for a block, an occupant leaves: here the child for which the block is there.
+TEST_F(BlockStoreTest, BlockWhoseLastChildGivesItItsPlaceInTheIndexStays) {
+  Make({}, WindowOnly());
+  const auto buckets = [&](std::uint64_t n) {
+    const auto fingerprint = arena::FingerprintOf(ns.incarnation, 0, Key(n));
+    return std::pair(t->index.bucket(fingerprint, 0), t->index.bucket(fingerprint, 1));
+  };
+  constexpr std::uint64_t kBlock = 1;
+  const auto own = buckets(kBlock);
+  std::vector<std::uint64_t> first, second;
+  for (std::uint64_t n = 2;
+       first.size() < arena::kEntriesPerBucket || second.size() < arena::kEntriesPerBucket; ++n) {
+    const std::uint64_t bucket = buckets(n).first;
+    if (bucket == own.first && first.size() < arena::kEntriesPerBucket) first.push_back(n);
+    if (bucket == own.second && second.size() < arena::kEntriesPerBucket) second.push_back(n);
+  }
+  const std::uint64_t child = first.back();
+  first.pop_back();
+  ASSERT_EQ(Put(child, kBlock), State::kPublished);
+  first.insert(first.end(), second.begin(), second.end());
+  for (const std::uint64_t n : first) ASSERT_EQ(Put(n, std::nullopt), State::kPublished);
+  const AcquireGrant held = Acquire(first, Me());
+  const std::uint64_t blocks = t->store->occupancy().blocks;
+  ASSERT_EQ(Put(kBlock, std::nullopt), State::kPublished);
+  EXPECT_TRUE(Exact(kBlock));
+  EXPECT_FALSE(Here(child));
+  EXPECT_EQ(t->store->occupancy().blocks, blocks - 1);
+  // It has its place in the tree.
+  EXPECT_EQ(Match(kBlock, kBlock), 1u);
+  ASSERT_TRUE(Drop(kBlock).has_value());
+  EXPECT_FALSE(Here(kBlock));
+}
+
 }  // namespace
 }  // namespace cistern::store

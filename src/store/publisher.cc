@@ -86,7 +86,8 @@ residency::Step Publisher::TryPublishOpen(catalog::PutIndex put) {
       puts_.End(put, Code::kMiss);
       return residency::Step::kDone;
     }
-    if (const residency::Step step = FindPresent(put, parent, &block); step != residency::Step::kDone) {
+    if (const residency::Step step = FindPresent(put, *entry, &parent, &block);
+        step != residency::Step::kDone) {
       return p.state == catalog::Put::State::kOpen ? step : residency::Step::kDone;
     }
     if (context_.sequences.exhausted()) {
@@ -159,8 +160,8 @@ residency::Step Publisher::FindParent(catalog::PutIndex put, const catalog::Name
   return residency::Step::kDone;
 }
 
-residency::Step Publisher::FindPresent(catalog::PutIndex put, catalog::BlockId parent,
-                                       catalog::BlockId* block) {
+residency::Step Publisher::FindPresent(catalog::PutIndex put, const catalog::NamespaceEntry& entry,
+                                       catalog::BlockId* parent, catalog::BlockId* block) {
   const catalog::Put& p = context_.pending[put];
   bool unsure = false;
   *block = context_.catalog.Find(p.name.tree, p.name.key, &unsure);
@@ -174,12 +175,13 @@ residency::Step Publisher::FindPresent(catalog::PutIndex put, catalog::BlockId p
     }
     deletions_.Cut(*block, residency::LossReason::kExpired);
     *block = catalog::kNoId;
-    return residency::Step::kDone;
+    // A parent without a record has left with its last child.
+    return FindParent(put, entry, parent);
   }
   const catalog::Block& b = context_.forest.block(*block);
   if (b.is(catalog::Block::kOrphan)) {
     const catalog::Forest::Answer descends =
-        parent == catalog::kNoId ? catalog::Forest::Answer::kNo : DescendsFrom(parent, *block);
+        *parent == catalog::kNoId ? catalog::Forest::Answer::kNo : DescendsFrom(*parent, *block);
     if (descends == catalog::Forest::Answer::kNo) return residency::Step::kDone;
     if (descends == catalog::Forest::Answer::kUnknown) {
       // An adoption might close a circle: the put came after its children, deep in a chain. Such a put is
@@ -187,8 +189,8 @@ residency::Step Publisher::FindPresent(catalog::PutIndex put, catalog::BlockId p
       puts_.End(put, Code::kBusy);
       return residency::Step::kWaits;
     }
-  } else if (parent != catalog::kNoId
-                 ? b.parent == parent
+  } else if (*parent != catalog::kNoId
+                 ? b.parent == *parent
                  : context_.forest.block(b.parent).key_hash() == catalog::KeyHashOf(p.name.tree, p.parent)) {
     return residency::Step::kDone;
   }

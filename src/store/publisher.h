@@ -54,8 +54,9 @@ class Publisher final {
   residency::Step FindParent(catalog::PutIndex put, const catalog::NamespaceEntry& entry,
                              catalog::BlockId* parent);
   // kDone: the put may be published; `*block` is its block, if the forest has it as a placeholder or with
-  // other groups.
-  residency::Step FindPresent(catalog::PutIndex put, catalog::BlockId parent, catalog::BlockId* block);
+  // other groups. `*parent` is what FindParent has found, and finds anew where an expired block is cut.
+  residency::Step FindPresent(catalog::PutIndex put, const catalog::NamespaceEntry& entry,
+                              catalog::BlockId* parent, catalog::BlockId* block);
   // Blocks being collected hide the put's parent or block: the put is looked at again after the collection.
   residency::Step WaitUntilSure(catalog::PutIndex put);
   bool MayDescendFromDropped(const catalog::Put& put, catalog::BlockId parent,

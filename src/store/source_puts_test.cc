@@ -192,5 +192,26 @@ TEST_F(SourcePutsTest, TimeToLiveCountsFromWhenItWasAskedFor) {
   EXPECT_EQ(Finish(std::move(*over), std::move(facts)).code(), Code::kMiss);
 }
 
+TEST_F(SourcePutsTest, WhatReplacesAnExpiredBlockDoesNotStandOnWhatLeftWithIt) {
+  Make({}, WindowOnly());
+  auto put = Begin(2, 1);
+  ASSERT_TRUE(put.has_value());
+  SourceFacts facts = Land(*put, 2);
+  PartWrite before = Part(2, 1);
+  before.ttl_s = 1;
+  ASSERT_EQ(WriteOne(std::move(before)).state, State::kPublished);
+  // Its parent has no record, and is nothing without it.
+  t->clock.AdvanceUs(900'000);
+  t->clock.AdvanceUs(900'000);
+  EXPECT_TRUE(Finish(std::move(*put), std::move(facts)).ok());
+  EXPECT_TRUE(Exact(2));
+  EXPECT_EQ(Put(1, std::nullopt), State::kPublished);
+  t->Tick();
+  EXPECT_EQ(Match(1, 2), 2u);
+  ASSERT_TRUE(Drop(1).has_value());
+  t->Tick();
+  EXPECT_FALSE(Here(2));
+}
+
 }  // namespace
 }  // namespace cistern::store
