@@ -19,8 +19,12 @@ constexpr std::size_t kTagBytes = 16;
 constexpr std::size_t kNonceBytes = 12;
 constexpr std::size_t kWholeChunkBytes = kLengthBytes + kSealedChunkBytes + kTagBytes;
 // Chunks that go to the network together, or are asked of it.
-constexpr std::size_t kChunksAtOnce = 8;
+constexpr std::size_t kChunksAtOnce = 3;
 constexpr std::size_t kPieces = 64;
+// While one tile is sealed or opened, the next one of the block comes out of memory. 16 times the 96 bytes
+// that OpenSSL's kernel takes at once (decision 0047).
+constexpr std::size_t kTileBytes = 16 * 96;
+constexpr std::size_t kLineBytes = 64;
 // Far below what one key may protect (2^32 invocations).
 constexpr std::uint64_t kMaxChunks = 1ull << 31;
 
@@ -34,6 +38,10 @@ std::span<const ConstPiece> OneChunk(std::span<const ConstPiece> pieces) {
   return pieces;
 }
 
+void Prefetch(const std::byte* from, std::size_t bytes) {
+  for (std::size_t at = 0; at < bytes; at += kLineBytes) __builtin_prefetch(from + at);
+}
+
 unsigned char* Raw(std::byte* bytes) { return reinterpret_cast<unsigned char*>(bytes); }
 const unsigned char* Raw(const std::byte* bytes) { return reinterpret_cast<const unsigned char*>(bytes); }
 
@@ -42,7 +50,7 @@ const unsigned char* Raw(const std::byte* bytes) { return reinterpret_cast<const
 // One direction: its key, and the number of the next chunk.
 class SealedStream::Cipher final {
  public:
-  Cipher(std::span<const std::byte> key, bool encrypt) : context_(EVP_CIPHER_CTX_new()) {
+  Cipher(std::span<const std::byte> key, bool encrypt) : context_(EVP_CIPHER_CTX_new()), encrypt_(encrypt) {
     CISTERN_ASSERT(context_ != nullptr && EVP_CipherInit_ex(context_, EVP_aes_128_gcm(), nullptr,
                                                             Raw(key.data()), nullptr, encrypt ? 1 : 0) == 1);
   }
@@ -59,8 +67,15 @@ class SealedStream::Cipher final {
                    EVP_CipherUpdate(context_, nullptr, &moved, Raw(length), kLengthBytes) == 1);
   }
   void Add(std::byte* into, const std::byte* from, std::size_t bytes) {
-    int moved = 0;
-    CISTERN_ASSERT(EVP_CipherUpdate(context_, Raw(into), &moved, Raw(from), static_cast<int>(bytes)) == 1);
+    while (bytes > 0) {
+      const std::size_t now = std::min(bytes, kTileBytes), next = std::min(bytes - now, kTileBytes);
+      Prefetch(encrypt_ ? from + now : into + now, next);
+      int moved = 0;
+      CISTERN_ASSERT(EVP_CipherUpdate(context_, Raw(into), &moved, Raw(from), static_cast<int>(now)) == 1);
+      into += now;
+      from += now;
+      bytes -= now;
+    }
   }
   void EndSealing(std::byte* tag) {
     int moved = 0;
@@ -78,6 +93,7 @@ class SealedStream::Cipher final {
 
  private:
   EVP_CIPHER_CTX* context_;
+  bool encrypt_;
   std::uint64_t chunks_ = 0;
 };
 
