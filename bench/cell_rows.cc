@@ -181,7 +181,8 @@ Status BenchCellReads(BenchOptions& options) {
                                   {"cell_read_2MiB", **clear, 2u << 20, 1},
                                   {"cell_read_8x64KiB_sealed", **sealed, 64u << 10, 8},
                                   {"cell_read_2MiB_sealed", **sealed, 2u << 20, 1}}};
-  Samples line, readers;
+  Samples line, bare, readers;
+  BareLine bare_line;
   std::uint64_t next_number = 0;
   const bool has_line = HasLine();
   // The first piece opens rails and touches memory.
@@ -196,6 +197,9 @@ Status BenchCellReads(BenchOptions& options) {
       if (!rate) return rate.error();
       line.rounds.push_back(*rate);
     }
+    Result<double> bare_rate = bare_line.Rate(options.working_set_bytes);
+    if (!bare_rate) return bare_rate.error();
+    bare.rounds.push_back(*bare_rate);
     for (std::size_t i = 0; i < rows.size(); ++i) {
       ReadRow& row = rows[(i + round) % rows.size()];
       if (Status status = ReadRound(options, row, &next_number); !status.ok()) return status;
@@ -203,6 +207,7 @@ Status BenchCellReads(BenchOptions& options) {
     Status status = ReadersRound(options, **clear, readers, &next_number);
     if (!status.ok()) return status;
   }
+  options.row(RateRow("bare_8x64KiB", LineName(), bare, line));
   for (const ReadRow& row : rows) options.row(RateRow(row.name, LineName(), row.series, line));
   BenchRow late = TimeRow("cell_read_2MiB_p99_of_four_readers", "their median", readers, {});
   late.limit_value = late.p50_us;

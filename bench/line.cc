@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "line.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
 #include <array>
 #include <boost/json.hpp>
 #include <chrono>
@@ -8,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/fd.h"
 #include "base/format.h"
 #include "command.h"
 #include "io/loop.h"
@@ -41,7 +47,86 @@ Result<double> RateOfOne(const std::string& port, std::uint64_t bytes) {
   }
 }
 
+// Two ends of a connection over loopback.
+struct Ends {
+  Fd from, to;
+};
+
+Result<Ends> ConnectedEnds() {
+  const auto failed = [](const char* what) {
+    return Error(Code::kIoError, Text(what, " over loopback: ", ErrnoText(errno)));
+  };
+  const Fd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  socklen_t size = sizeof(address);
+  if (bind(listener.get(), any, size) != 0 || listen(listener.get(), 1) != 0 ||
+      getsockname(listener.get(), any, &size) != 0)
+    return failed("listening");
+  Ends ends{.from = Fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), .to = Fd()};
+  // As connections between near hosts have it (net/tcp_network.h).
+  for (const std::string_view control : {"cubic", "reno"}) {
+    if (setsockopt(ends.from.get(), IPPROTO_TCP, TCP_CONGESTION, control.data(),
+                   static_cast<socklen_t>(control.size())) == 0)
+      break;
+  }
+  if (connect(ends.from.get(), any, size) != 0) return failed("connecting");
+  ends.to = Fd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (!ends.to.valid()) return failed("accepting");
+  return ends;
+}
+
+// What one call sends or receives of a memory of kBareBytes, from `at` of the whole on.
+std::array<iovec, 8> BareBlocks(std::byte* memory, std::uint64_t at, std::size_t count) {
+  constexpr std::size_t kBlockBytes = 64u << 10;
+  std::array<iovec, 8> blocks{};
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint64_t in = at % kBlockBytes;
+    blocks[i] = {memory + at % BareLine::kBareBytes, kBlockBytes - in};
+    at += kBlockBytes - in;
+  }
+  return blocks;
+}
+
+// `move` is sendmsg or recvmsg; whether all were moved.
+template <class Move>
+bool MoveAll(std::byte* memory, std::uint64_t bytes, std::size_t blocks_a_call, const Move& move) {
+  for (std::uint64_t at = 0; at < bytes;) {
+    std::array<iovec, 8> blocks = BareBlocks(memory, at, blocks_a_call);
+    msghdr message{};
+    message.msg_iov = blocks.data();
+    message.msg_iovlen = blocks_a_call;
+    const ssize_t moved = move(&message);
+    if (moved <= 0) return false;
+    at += static_cast<std::uint64_t>(moved);
+  }
+  return true;
+}
+
 }  // namespace
+
+Result<double> BareLine::Rate(std::uint64_t bytes) {
+  Result<Ends> ends = ConnectedEnds();
+  if (!ends) return Error(ends.error());
+  bytes -= bytes % (512u << 10);
+  bool sent = false;
+  const Stopwatch watch;
+  std::thread sender([&] {
+    sent = MoveAll(from_.data(), bytes, 8,
+                   [&](msghdr* message) { return sendmsg(ends->from.get(), message, MSG_NOSIGNAL); });
+    shutdown(ends->from.get(), SHUT_WR);
+  });
+  // Four: as much as a rail asks for at once.
+  const bool received =
+      MoveAll(to_.data(), bytes, 4, [&](msghdr* message) { return recvmsg(ends->to.get(), message, 0); });
+  const std::int64_t ns = watch.Ns();
+  if (!received) ends->to.Close();
+  sender.join();
+  if (!received || !sent) return Error(Code::kIoError, "a bare connection over loopback ended too early");
+  return static_cast<double>(bytes) / static_cast<double>(ns);
+}
 
 Result<std::string> FreePort() {
   SystemClock clock;
