@@ -51,6 +51,7 @@ class FlashStoreTest : public store::BlockStoreTest {
   bool Gets(std::uint64_t n) { return Get(n) == store::Body(n, 4096); }
   Task<void> TickLaterOnceDropped(Executor&);
   Task<void> DropOnceQueued(Executor&, std::uint64_t n);
+  Task<void> Sleep(Executor&, std::int64_t us) { (void)co_await SleepUntil(t->clock.Now().PlusUs(us)); }
   std::uint64_t Count(const Counter& counter) { return counter.value(); }
   const catalog::StoreCounters& Counters() { return t->store->counters(); }
 };
@@ -252,6 +253,41 @@ TEST_F(FlashStoreTest, R9ReclaimKeepsWhatIsUsedAndWhatOthersDescendFrom) {
       EXPECT_TRUE(Gets(n)) << n;
     }
   }
+}
+
+// A step cannot tell of a block so far down whether it is among what is being collected.
+TEST_F(FlashStoreTest, R9ReclaimKeepsADeepChainWhileOthersAreCollected) {
+  constexpr std::uint64_t kChain = 260, kMortal = 10'000, kMortals = 600;
+  Make(With(8, 16 * kMiB));
+  for (std::uint64_t n = 0; n < kChain; ++n) {
+    ASSERT_EQ(Put(n, n == 0 ? std::nullopt : std::optional(n - 1)), store::State::kPublished);
+    ASSERT_EQ(Put(1000 + n, std::nullopt), store::State::kPublished);
+    t->Settle();
+  }
+  store::PartWrite mortal = Part(kMortal, std::nullopt);
+  mortal.ttl_s = 3600;
+  ASSERT_TRUE(WriteOne(mortal).status.ok());
+  for (std::uint64_t n = kMortal + 1; n <= kMortal + kMortals; ++n) {
+    ASSERT_EQ(Put(n, kMortal), store::State::kPublished);
+    t->Settle();
+  }
+  while (Count(Counters().moved_below) < catalog::kStandingLooks + 8) {
+    FlashOf(*t).Reclaim(true);
+    t->Settle();
+  }
+  ASSERT_EQ(Match(0, kChain - 1), kChain);
+  ASSERT_TRUE(Gets(kMortal));
+  SlowDevice(5'000);
+  FlashOf(*t).Reclaim(true);
+  t->Run(Sleep(t->loop->executor(), 30'000));
+  t->clock.AdvanceUs(3'600'000'000);
+  ASSERT_TRUE(t->Run(t->TickOnce(t->loop->executor()))) << "some is left to be collected";
+  t->loop->RunUntilIdle();
+  t->disk.set_faults({});
+  t->Settle();
+  EXPECT_FALSE(Get(kMortal + 1).has_value());
+  EXPECT_EQ(Match(0, kChain - 1), kChain);
+  for (std::uint64_t n = 0; n < kChain; ++n) EXPECT_TRUE(Gets(n)) << n;
 }
 
 TEST_F(FlashStoreTest, OneReadServesManyWaiters) {
