@@ -125,6 +125,7 @@ Task<void> LowerRecords::Reclaimed() {
 
 // Writers that wait for a transfer of this device may wait for ever: others take their places.
 void LowerRecords::DeviceOut(tier::LocationRange range) {
+  lower_.NoteOut();
   write_back_.DeviceOut();
   if (recovering_) {
     lost_.push_back(range);

@@ -10,6 +10,7 @@ namespace cistern {
 namespace {
 
 constexpr std::uint64_t kMiB = 1u << 20;
+constexpr const char* kFirstDevice = "flash0/flash";
 
 class FlashStoreTest : public store::BlockStoreTest {
  protected:
@@ -49,6 +50,16 @@ class FlashStoreTest : public store::BlockStoreTest {
         [us](const io::IoRequest&, const std::string&) { return io::Fault{io::FaultKind::kDelay, us}; });
   }
   bool Gets(std::uint64_t n) { return Get(n) == store::Body(n, 4096); }
+  // As a node does, whatever hangs.
+  void TickOnceLater() {
+    t->clock.AdvanceUs(100'000);
+    t->Tick();
+    t->loop->RunUntilIdle();
+  }
+  void TickUntilFirstDeviceIsOut() {
+    for (int i = 0; i < 200 && FlashOf(*t).devices()[0].in_service; ++i) TickOnceLater();
+    ASSERT_FALSE(FlashOf(*t).devices()[0].in_service);
+  }
   Task<void> TickLaterOnceDropped(Executor&);
   Task<void> DropOnceQueued(Executor&, std::uint64_t n);
   Task<void> Sleep(Executor&, std::int64_t us) { (void)co_await SleepUntil(t->clock.Now().PlusUs(us)); }
@@ -649,6 +660,27 @@ TEST_F(FlashStoreTest, TheScrubberFindsWhatRotted) {
     t->Settle();
   }
   EXPECT_EQ(Match(0, 15), 5u);
+}
+
+TEST_F(FlashStoreTest, ADeviceThatHangsHoldsUpNoScrubbingOfOthers) {
+  store::TestStoreOptions options = With(4, 4 * kMiB, 2);
+  Make(options);
+  for (std::uint64_t n = 0; n < 32; ++n) {
+    ASSERT_EQ(Put(n, std::nullopt), store::State::kPublished);
+    t->Settle();
+  }
+  t->disk.set_faults([](const io::IoRequest& request, const std::string& path) {
+    return request.kind == io::IoRequest::Kind::kRead && path == kFirstDevice
+               ? io::Fault{io::FaultKind::kHang}
+               : io::Fault{};
+  });
+  options.store.scrub_bytes_per_s = 1 * kMiB;
+  t->store->SetOptions(options.store);
+  TickUntilFirstDeviceIsOut();
+  const std::uint64_t rounds = Count(Counters().scrub_rounds);
+  for (int i = 0; i < 20; ++i) TickOnceLater();
+  EXPECT_GT(Count(Counters().scrub_rounds), rounds);
+  t->disk.Unhang(kFirstDevice);
 }
 
 }  // namespace
