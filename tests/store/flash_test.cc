@@ -3,6 +3,7 @@
 // was dropped stays away whatever the media hold, and trouble below costs cache only.
 #include <gtest/gtest.h>
 
+#include "flash/format.h"
 #include "flash_store.h"
 #include "store/block_store_fixture.h"
 
@@ -729,6 +730,27 @@ TEST_F(FlashStoreTest, ADeviceThatHangsHoldsUpNoTurnsOfOthers) {
   EXPECT_TRUE(Here(*on_second));
   for (int i = 0; i < 200; ++i) TickOnceLater();
   EXPECT_EQ(Occupied().awaited_turns, 0u);
+}
+
+TEST_F(FlashStoreTest, R10ADeviceThatHangsHoldsUpNoMarksOfOthers) {
+  Make(With(8, 4 * kMiB, 2));
+  ASSERT_EQ(Put(0, std::nullopt), store::State::kPublished);
+  t->Settle();
+  const auto told = [this] {
+    const auto superblock = flash::DecodeSuperblock(t->disk.Bytes("flash1/flash"));
+    return superblock ? superblock->journal_mark : tier::JournalMark{};
+  };
+  ASSERT_EQ(told(), t->journal->mark());
+  t->disk.set_faults([](const io::IoRequest& request, const std::string& path) {
+    return request.kind == io::IoRequest::Kind::kWrite && path == kFirstDevice
+               ? io::Fault{io::FaultKind::kHang}
+               : io::Fault{};
+  });
+  const BlockKey key = store::Key(0);
+  ASSERT_TRUE(t->Run(t->store->Drop(ns.slot, std::span(&key, 1))).has_value());
+  TickUntilFirstDeviceIsOut();
+  for (int i = 0; i < 5; ++i) TickOnceLater();
+  EXPECT_EQ(told(), t->journal->mark());
 }
 
 }  // namespace
