@@ -66,7 +66,8 @@ class DeviceOpener final {
   Media& media_;
   const tier::JournalView journal_;
   tier::JournalMark newest_mark_;
-  tier::JournalMark mark_;  // what superblocks name
+  tier::JournalMark mark_;   // what superblocks name
+  std::uint64_t marks_ = 0;  // that were begun
 };
 
 }  // namespace cistern::flash

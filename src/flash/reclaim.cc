@@ -96,6 +96,7 @@ Task<void> Reclaim::Run(tier::TierOwner& owner) {
 
 Task<bool> Reclaim::GiveUp(tier::TierOwner& owner, std::uint32_t number) {
   DeviceRegions& device = media_.DeviceOf(number);
+  const DeviceUse use(device);  // a device that came back has other records in the region
   const Region& region = device.at(number);
   auto entries = co_await tables_.Entries(device, number);
   if (entries) {

@@ -173,6 +173,25 @@ TEST(FlashReclaim, OneAtATimeAndAnotherOnceADeviceWentUnderIt) {
   world.Stop();
 }
 
+TEST(FlashReclaim, ADeviceDoesNotComeBackUnderAReclaimOfWhatWasThere) {
+  Filled world(10);
+  world->owner.hold = true;
+  world->tier->Reclaim(true);
+  world.loop->RunUntilIdle();
+  ASSERT_EQ(world->owner.asked.size(), 1u);
+  ASSERT_TRUE(world->tier->TakeOut("/flash0").ok());
+  EXPECT_EQ(world.loop->BlockOn(world->tier->BringBack("/flash0")).code(), Code::kBusy)
+      << "what is new in the region would be given up with it";
+  world->owner.hold = false;
+  world->owner.go_on.Pulse();
+  world.loop->RunUntilIdle();
+  ASSERT_TRUE(world.loop->BlockOn(world->tier->BringBack("/flash0")).ok());
+  const auto appended = world->Append({500}, {5'000});
+  ASSERT_TRUE(appended.has_value());
+  EXPECT_TRUE(world->Fetch(appended->front()).ok());
+  world.Stop();
+}
+
 TEST(FlashReclaim, NoneBeginsBeforeRecoveryHasEnded) {
   Filled world(8);
   world.Stop();

@@ -27,7 +27,13 @@ void AwaitedTurns::Tell(catalog::TreeId tree, catalog::KeyHash last, std::uint32
   context_.steps.Count(2);
   while (due_.size() > kMost) GiveUp(std::prev(due_.end()));
   changed_.Pulse();
-  if (std::exchange(running_, true)) return;
+  Start();
+}
+
+void AwaitedTurns::Start() {
+  if (running_ == lower_.outs() || stopping_ || lower_.closed() || (due_.empty() && given_up_.empty()))
+    return;
+  running_ = lower_.outs();
   lower_.Spawn(OutOfLanes(context_.executor, [this] { return Run(); }));
 }
 
@@ -93,7 +99,8 @@ void AwaitedTurns::Stop() {
 
 // Ends when nothing is awaited, and is begun again by what is told next.
 Task<void> AwaitedTurns::Run() {
-  while (!stopping_) {
+  const std::uint64_t outs = lower_.outs();
+  while (!stopping_ && outs == lower_.outs()) {
     if (context_.steps.Spent()) co_await Yield();
     if (!given_up_.empty()) {
       TurnPtr turn = std::move(given_up_.front());
@@ -125,7 +132,7 @@ Task<void> AwaitedTurns::Run() {
         break;
     }
   }
-  running_ = false;
+  if (outs == lower_.outs()) running_.reset();
 }
 
 // What is in memory yet counts as well: by the time that it is fetched others may have pushed it out.

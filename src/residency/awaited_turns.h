@@ -41,6 +41,8 @@ class AwaitedTurns final {
   void Tell(catalog::TreeId tree, catalog::KeyHash last, std::uint32_t told_ms);
   // A prompt goes on from this block, the last whole one of a prompt whose next turn it is.
   bool Awaits(catalog::KeyHash last) const { return !by_last_.empty() && FindTurn(last) != by_last_.end(); }
+  // Goes on with what is awaited, where a device that left service holds up who did.
+  void Start();
   // That turn has come, if one is awaited: nothing is held for it any more.
   Task<void> Came(catalog::KeyHash last);
 
@@ -106,9 +108,9 @@ class AwaitedTurns final {
   policy::FetchAhead ahead_;
   Due due_;
   ByLast by_last_;
-  std::deque<TurnPtr> given_up_;  // what is held for them is to be let go
-  Event changed_;                 // the first of due_, or a turn was given up
-  bool running_ = false;
+  std::deque<TurnPtr> given_up_;          // what is held for them is to be let go
+  Event changed_;                         // the first of due_, or a turn was given up
+  std::optional<std::uint64_t> running_;  // LowerTier::outs when it began
   bool stopping_ = false;
 };
 

@@ -43,12 +43,14 @@ void JournalMarks::NoteInMemory() {
 }
 
 Task<void> JournalMarks::TellMedia() {
-  telling_ = true;
+  const std::uint64_t outs = lower_.outs();
+  telling_ = outs;
   const tier::JournalMark mark = context_.journal.mark();
   co_await lower_->Mark(mark);
+  if (outs != lower_.outs()) co_return;  // others are told anew
   told_ = mark;
   next_ = context_.clock.Now().PlusUs(kTellUs);
-  telling_ = false;
+  telling_.reset();
 }
 
 }  // namespace cistern::residency

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "base/task.h"
 #include "residency/context.h"
@@ -38,7 +39,8 @@ class JournalMarks final {
   // After the journal's start, then as often as due() is true.
   Task<void> TellMedia();
   bool due() const {
-    return !telling_ && lower_.present() && told_ != context_.journal.mark() && context_.clock.Now() >= next_;
+    return telling_ != lower_.outs() && lower_.present() && told_ != context_.journal.mark() &&
+           context_.clock.Now() >= next_;
   }
 
  private:
@@ -50,7 +52,7 @@ class JournalMarks final {
   LowerTier& lower_;
   tier::JournalMark told_;
   Instant next_;
-  bool telling_ = false;
+  std::optional<std::uint64_t> telling_;  // LowerTier::outs when it began
 };
 
 }  // namespace cistern::residency

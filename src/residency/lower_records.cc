@@ -59,11 +59,14 @@ Task<bool> LowerRecords::Keep(const tier::TierEntry& entry, std::uint64_t kept_b
   co_return false;
 }
 
+// A step cannot tell of all that it is asked for what is being collected. What moves meanwhile keeps its
+// number: if it is among that, its tombstone waits for it (R10).
 std::optional<tier::MoveStamp> LowerRecords::StampOf(const tier::TierEntry& entry) {
   if (FindThere(entry).first == catalog::kNoId) return std::nullopt;
-  return tier::MoveStamp{.sequence = context_.sequences.Next(),
-                         .conversation = context_.conversations.Of(
-                             context_.catalog.TreeOfIncarnation(entry.incarnation), entry.key)};
+  return tier::MoveStamp{
+      .sequence = context_.forest.collecting() ? entry.sequence : context_.sequences.Next(),
+      .conversation =
+          context_.conversations.Of(context_.catalog.TreeOfIncarnation(entry.incarnation), entry.key)};
 }
 
 void LowerRecords::Moved(const tier::TierEntry& entry, tier::Location to) {
@@ -122,6 +125,7 @@ Task<void> LowerRecords::Reclaimed() {
 
 // Writers that wait for a transfer of this device may wait for ever: others take their places.
 void LowerRecords::DeviceOut(tier::LocationRange range) {
+  lower_.NoteOut();
   write_back_.DeviceOut();
   if (recovering_) {
     lost_.push_back(range);
@@ -139,7 +143,8 @@ void LowerRecords::Recovered() {
 std::pair<catalog::BlockId, catalog::Forest::Copy> LowerRecords::FindThere(const tier::TierEntry& entry) {
   const catalog::TreeId tree = context_.catalog.TreeOfIncarnation(entry.incarnation);
   if (tree == catalog::kNoId) return {catalog::kNoId, {}};
-  const catalog::BlockId block = context_.catalog.Find(tree, entry.key);
+  context_.steps.Count();
+  const catalog::BlockId block = context_.forest.Find(tree, entry.key);
   if (block == catalog::kNoId) return {catalog::kNoId, {}};
   const auto copy = context_.forest.See(block, entry.group);
   if (!copy || copy->location != entry.location) return {catalog::kNoId, {}};

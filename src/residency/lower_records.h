@@ -52,7 +52,8 @@ class LowerRecords final : public tier::TierOwner {
   void Recovered();
 
  private:
-  // The block whose record lies at the entry's location, and the record's facts; kNoId for none.
+  // The block whose record lies at the entry's location, and the record's facts; kNoId for none. It may be
+  // waiting to be collected.
   std::pair<catalog::BlockId, catalog::Forest::Copy> FindThere(const tier::TierEntry& entry);
   Task<void> MediumLost(tier::LocationRange range);
 

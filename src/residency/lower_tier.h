@@ -56,6 +56,11 @@ class LowerTier final {
     if (beside_us) cost_.Took(bytes, others, *beside_us);
   }
 
+  // A device left service, and how many have. Who waits for a transfer of one may wait for ever: what he did
+  // is another's from then on.
+  void NoteOut() { ++outs_; }
+  std::uint64_t outs() const { return outs_; }
+
   // The tasks between memory and the tier; none is spawned once they are closed.
   TaskGroup& tasks() { return tasks_; }
   bool closed() const { return tasks_.closed(); }
@@ -66,6 +71,7 @@ class LowerTier final {
   std::unique_ptr<tier::Tier> tier_;
   std::size_t fetches_ = 0;
   FetchCost cost_;
+  std::uint64_t outs_ = 0;
   TaskGroup tasks_;  // last, so that it ends first
 };
 

@@ -13,22 +13,24 @@ constexpr std::int64_t kMostSavedUs = 1'000'000;
 }  // namespace
 
 void Scrubber::Start() {
-  if (context_.options.scrub_bytes_per_s == 0 || running_ || lower_.closed()) return;
+  if (context_.options.scrub_bytes_per_s == 0 || running_ == lower_.outs() || lower_.closed()) return;
   const Instant now = context_.clock.Now();
   const std::int64_t us = std::min(now.UsSince(counted_at_.value_or(now)), kMostSavedUs);
   counted_at_ = now;
   bytes_ += static_cast<std::int64_t>(context_.options.scrub_bytes_per_s) * us / 1'000'000;
   bytes_ = std::min(bytes_, static_cast<std::int64_t>(context_.options.scrub_bytes_per_s));
   if (bytes_ <= 0 || context_.forest.blocks() == 0) return;
-  running_ = true;
+  running_ = lower_.outs();
   lower_.Spawn(Scrub());
 }
 
 // A round goes from block to block by their ids.
 Task<void> Scrubber::Scrub() {
+  const std::uint64_t outs = lower_.outs();
   co_await Yield();
   const catalog::BlockId begun = at_;
-  for (bool first = true; bytes_ > 0 && !lower_.closed() && (first || at_ != begun); first = false) {
+  const auto goes_on = [&] { return bytes_ > 0 && !lower_.closed() && outs == lower_.outs(); };
+  for (bool first = true; goes_on() && (first || at_ != begun); first = false) {
     if (context_.steps.Spent()) co_await Yield();
     context_.steps.Count();
     if (at_ >= context_.forest.block_end()) {
@@ -58,9 +60,10 @@ Task<void> Scrubber::Scrub() {
       }
     }
   }
+  if (outs != lower_.outs()) co_return;  // another goes on from here
   // The round is over: the next one begins when there are bytes to spend again.
   bytes_ = std::min<std::int64_t>(bytes_, 0);
-  running_ = false;
+  running_.reset();
 }
 
 Task<void> Scrubber::ScrubLower(catalog::BlockId block, catalog::Forest::Copy copy) {

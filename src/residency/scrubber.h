@@ -44,7 +44,7 @@ class Scrubber final {
   Residents& residents_;
   Verifier& verifier_;
   Fetcher& fetcher_;
-  bool running_ = false;
+  std::optional<std::uint64_t> running_;  // LowerTier::outs when it began
   catalog::BlockId at_ = 0;
   std::int64_t bytes_ = 0;  // may be read now
   std::optional<Instant> counted_at_;

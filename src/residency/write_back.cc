@@ -222,7 +222,7 @@ Task<void> WriteBack::WriteBatches() {
     if (items.empty()) break;
     co_await Yield();
     const std::vector<tier::AppendRequest> batch = WithoutDead(items);
-    if (batch.empty()) continue;
+    if (batch.empty()) break;  // the next tick tries again
     auto places = co_await lower_->Append(batch);
     for (std::size_t i = 0; i < items.size(); ++i) {
       if (context_.steps.Spent()) co_await Yield();
@@ -318,20 +318,25 @@ bool WriteBack::AddToBatch(catalog::RecordHandle handle, std::uint64_t record_by
   return true;
 }
 
-// One step with the append that follows: a record that was dropped before its append is left out, or it
-// would be written with a sequence that its tombstone does not wait for (R10).
+// One step with the append that follows: a record that was dropped before its append is left out, also one
+// that is yet to be collected, or it would be written with a sequence that its tombstone does not wait for
+// (R10). Of what is being collected a step can tell so much; the rest has its turn later.
 std::vector<tier::AppendRequest> WriteBack::WithoutDead(std::deque<BatchItem>& items) {
   std::vector<tier::AppendRequest> batch;
   std::deque<BatchItem> living;
   for (BatchItem& item : items) {
     context_.steps.Count();
     const catalog::RecordHandle handle = item.reference.handle();
-    if (!context_.catalog.Lives(handle) || context_.forest.record(handle.record).place != item.place) {
-      EndWriting(item);
-      item.reference.Drop();
+    const bool lives =
+        context_.catalog.Lives(handle) && context_.forest.record(handle.record).place == item.place;
+    const bool told = !context_.forest.collecting() || !context_.steps.Spent();
+    if (lives && told && context_.catalog.Stands(handle)) {
+      living.push_back(std::move(item));
       continue;
     }
-    living.push_back(std::move(item));
+    EndWriting(item);
+    item.reference.Drop();
+    if (lives) Queue(handle.record, More::kNo);
   }
   items = std::move(living);
   for (BatchItem& item : items) {

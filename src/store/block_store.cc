@@ -223,6 +223,7 @@ bool BlockStore::Rooms::TendLowerTier() {
   scrubber.Start();
   far_uses.Start();
   if (!lower.present()) return false;
+  turns.Start();
   lower->Tick();
   if (!lower.closed()) {
     lower->Reclaim(context.journal.tombstones() > options.max_tombstones / 4 * 3);

@@ -59,7 +59,7 @@ class Tier {
   // journal's own: that one is an older copy, and all media were begun anew.
   virtual JournalMark newest_mark() const = 0;
   // The media in service say from now on that the journal has come so far; a power cut may take it back. One
-  // at a time.
+  // at a time; another may begin once a device that held one up has left service.
   virtual Task<void> Mark(JournalMark mark) = 0;
 
   // ---- recovery ----

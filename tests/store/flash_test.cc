@@ -3,6 +3,7 @@
 // was dropped stays away whatever the media hold, and trouble below costs cache only.
 #include <gtest/gtest.h>
 
+#include "flash/format.h"
 #include "flash_store.h"
 #include "store/block_store_fixture.h"
 
@@ -10,9 +11,13 @@ namespace cistern {
 namespace {
 
 constexpr std::uint64_t kMiB = 1u << 20;
+constexpr const char* kFirstDevice = "flash0/flash";
 
 class FlashStoreTest : public store::BlockStoreTest {
  protected:
+  void TearDown() override {
+    if (t) t->disk.Unhang(kFirstDevice);  // the end of a node waits for what hangs
+  }
   // Room for `resident` blocks in memory, and for `flash_bytes` in regions of 64 KiB on `devices` devices.
   static store::TestStoreOptions With(std::uint64_t resident, std::uint64_t flash_bytes = 4 * kMiB,
                                       std::size_t devices = 1, std::uint64_t region_bytes = 256u << 10) {
@@ -49,7 +54,19 @@ class FlashStoreTest : public store::BlockStoreTest {
         [us](const io::IoRequest&, const std::string&) { return io::Fault{io::FaultKind::kDelay, us}; });
   }
   bool Gets(std::uint64_t n) { return Get(n) == store::Body(n, 4096); }
+  // As a node does, whatever hangs.
+  void TickOnceLater() {
+    t->clock.AdvanceUs(100'000);
+    t->Tick();
+    t->loop->RunUntilIdle();
+  }
+  void TickUntilFirstDeviceIsOut() {
+    for (int i = 0; i < 200 && FlashOf(*t).devices()[0].in_service; ++i) TickOnceLater();
+    ASSERT_FALSE(FlashOf(*t).devices()[0].in_service);
+  }
   Task<void> TickLaterOnceDropped(Executor&);
+  Task<void> DropOnceQueued(Executor&, std::uint64_t n);
+  Task<void> Sleep(Executor&, std::int64_t us) { (void)co_await SleepUntil(t->clock.Now().PlusUs(us)); }
   std::uint64_t Count(const Counter& counter) { return counter.value(); }
   const catalog::StoreCounters& Counters() { return t->store->counters(); }
 };
@@ -251,6 +268,41 @@ TEST_F(FlashStoreTest, R9ReclaimKeepsWhatIsUsedAndWhatOthersDescendFrom) {
       EXPECT_TRUE(Gets(n)) << n;
     }
   }
+}
+
+// A step cannot tell of a block so far down whether it is among what is being collected.
+TEST_F(FlashStoreTest, R9ReclaimKeepsADeepChainWhileOthersAreCollected) {
+  constexpr std::uint64_t kChain = 260, kMortal = 10'000, kMortals = 600;
+  Make(With(8, 16 * kMiB));
+  for (std::uint64_t n = 0; n < kChain; ++n) {
+    ASSERT_EQ(Put(n, n == 0 ? std::nullopt : std::optional(n - 1)), store::State::kPublished);
+    ASSERT_EQ(Put(1000 + n, std::nullopt), store::State::kPublished);
+    t->Settle();
+  }
+  store::PartWrite mortal = Part(kMortal, std::nullopt);
+  mortal.ttl_s = 3600;
+  ASSERT_TRUE(WriteOne(mortal).status.ok());
+  for (std::uint64_t n = kMortal + 1; n <= kMortal + kMortals; ++n) {
+    ASSERT_EQ(Put(n, kMortal), store::State::kPublished);
+    t->Settle();
+  }
+  while (Count(Counters().moved_below) < catalog::kStandingLooks + 8) {
+    FlashOf(*t).Reclaim(true);
+    t->Settle();
+  }
+  ASSERT_EQ(Match(0, kChain - 1), kChain);
+  ASSERT_TRUE(Gets(kMortal));
+  SlowDevice(5'000);
+  FlashOf(*t).Reclaim(true);
+  t->Run(Sleep(t->loop->executor(), 30'000));
+  t->clock.AdvanceUs(3'600'000'000);
+  ASSERT_TRUE(t->Run(t->TickOnce(t->loop->executor()))) << "some is left to be collected";
+  t->loop->RunUntilIdle();
+  t->disk.set_faults({});
+  t->Settle();
+  EXPECT_FALSE(Get(kMortal + 1).has_value());
+  EXPECT_EQ(Match(0, kChain - 1), kChain);
+  for (std::uint64_t n = 0; n < kChain; ++n) EXPECT_TRUE(Gets(n)) << n;
 }
 
 TEST_F(FlashStoreTest, OneReadServesManyWaiters) {
@@ -489,6 +541,39 @@ TEST_F(FlashStoreTest, R10OrphansOfADroppedBlockStayAway) {
   for (std::uint64_t n = 3; n <= 7; ++n) EXPECT_FALSE(Get(n).has_value()) << n;
 }
 
+// The cleaner has queued some, and none of these is on its way yet.
+Task<void> FlashStoreTest::DropOnceQueued(Executor&, std::uint64_t n) {
+  co_await Yield();
+  t->store->Tick();
+  const BlockKey key = store::Key(n);
+  const auto dropped = co_await t->store->Drop(ns.slot, std::span(&key, 1));
+  EXPECT_TRUE(dropped.has_value());
+}
+
+// Where no parent has to be there, a descendant that reached the media behind its tombstone would be found.
+TEST_F(FlashStoreTest, R10WhatIsBeingCollectedIsNotWritten) {
+  constexpr std::uint64_t kChildren = 900;
+  store::TestStoreOptions options = With(4096, 64 * kMiB);
+  options.store.lower.write.policy = WritePolicy::kBack;
+  options.store.lower.admit = Admission::kAll;
+  Make(options, store::OneWindow(1));
+  ASSERT_EQ(Put(0, std::nullopt), store::State::kPublished);
+  for (std::uint64_t n = 1; n <= kChildren; ++n) ASSERT_EQ(Put(n, 0), store::State::kPublished);
+  t->Run(DropOnceQueued(t->loop->executor(), 0));
+  t->Settle();
+  EXPECT_EQ(Occupied().records, 0u);
+  EXPECT_EQ(Occupied().tombstones, 0u);
+  Attach(store::OneGroup());  // with which the journal says so
+  t->Stop();
+  t->ForgetMemory();
+  t->Start();
+  ASSERT_TRUE(t->recovered.ok()) << t->recovered.ToString();
+  Attach(store::OneWindow(1));
+  std::uint64_t back = 0;
+  for (std::uint64_t n = 1; n <= kChildren; ++n) back += Get(n).has_value() ? 1 : 0;
+  EXPECT_EQ(back, 0u);
+}
+
 TEST_F(FlashStoreTest, P7ADeviceThatGoesOutDuringAStartCostsItsBlocksOnly) {
   Make(With(4));
   for (std::uint64_t n = 0; n < 40; ++n) {
@@ -579,6 +664,93 @@ TEST_F(FlashStoreTest, TheScrubberFindsWhatRotted) {
     t->Settle();
   }
   EXPECT_EQ(Match(0, 15), 5u);
+}
+
+TEST_F(FlashStoreTest, ADeviceThatHangsHoldsUpNoScrubbingOfOthers) {
+  store::TestStoreOptions options = With(4, 4 * kMiB, 2);
+  Make(options);
+  for (std::uint64_t n = 0; n < 32; ++n) {
+    ASSERT_EQ(Put(n, std::nullopt), store::State::kPublished);
+    t->Settle();
+  }
+  t->disk.set_faults([](const io::IoRequest& request, const std::string& path) {
+    return request.kind == io::IoRequest::Kind::kRead && path == kFirstDevice
+               ? io::Fault{io::FaultKind::kHang}
+               : io::Fault{};
+  });
+  options.store.scrub_bytes_per_s = 1 * kMiB;
+  t->store->SetOptions(options.store);
+  TickUntilFirstDeviceIsOut();
+  const std::uint64_t rounds = Count(Counters().scrub_rounds);
+  for (int i = 0; i < 20; ++i) TickOnceLater();
+  EXPECT_GT(Count(Counters().scrub_rounds), rounds);
+}
+
+TEST_F(FlashStoreTest, ADeviceThatHangsHoldsUpNoTurnsOfOthers) {
+  Make(With(8, 4 * kMiB, 2));
+  std::uint64_t n = 0;
+  for (; n < 32; ++n) {
+    ASSERT_EQ(Put(n, std::nullopt), store::State::kPublished);
+    t->Settle();
+  }
+  std::optional<std::uint64_t> on_first, on_second;
+  bool first = false;
+  t->disk.set_faults([&](const io::IoRequest& request, const std::string& path) {
+    if (request.kind == io::IoRequest::Kind::kRead) first = path == kFirstDevice;
+    return io::Fault{};
+  });
+  for (std::uint64_t at = 0; !on_first || !on_second; ++at) {
+    ASSERT_FALSE(Here(at));
+    ASSERT_TRUE(Gets(at));
+    (first ? on_first : on_second) = at;
+  }
+  for (; n < 64; ++n) {
+    ASSERT_EQ(Put(n, std::nullopt), store::State::kPublished);
+    t->Settle();
+  }
+  ASSERT_FALSE(Here(*on_first) || Here(*on_second));
+  for (const std::uint64_t block : {*on_first, *on_second}) {
+    const BlockKey key = store::Key(block);
+    t->store->NotePrompt(ns.slot, {.keys = {key},
+                                   .first_new = 1,
+                                   .matched = 1,
+                                   .hints = {.next_turn_ms = block == *on_first ? 60'000u : 61'000u}});
+    t->Run(t->store->Touch(ns.slot, std::span(&key, 1)));
+  }
+  ASSERT_EQ(Occupied().awaited_turns, 2u);
+  t->disk.set_faults([](const io::IoRequest& request, const std::string& path) {
+    return request.kind == io::IoRequest::Kind::kRead && path == kFirstDevice
+               ? io::Fault{io::FaultKind::kHang}
+               : io::Fault{};
+  });
+  for (int i = 0; i < 520; ++i) TickOnceLater();
+  TickUntilFirstDeviceIsOut();
+  for (int i = 0; i < 10; ++i) TickOnceLater();
+  EXPECT_EQ(Count(Counters().fetched_ahead), 1u);
+  EXPECT_TRUE(Here(*on_second));
+  for (int i = 0; i < 200; ++i) TickOnceLater();
+  EXPECT_EQ(Occupied().awaited_turns, 0u);
+}
+
+TEST_F(FlashStoreTest, R10ADeviceThatHangsHoldsUpNoMarksOfOthers) {
+  Make(With(8, 4 * kMiB, 2));
+  ASSERT_EQ(Put(0, std::nullopt), store::State::kPublished);
+  t->Settle();
+  const auto told = [this] {
+    const auto superblock = flash::DecodeSuperblock(t->disk.Bytes("flash1/flash"));
+    return superblock ? superblock->journal_mark : tier::JournalMark{};
+  };
+  ASSERT_EQ(told(), t->journal->mark());
+  t->disk.set_faults([](const io::IoRequest& request, const std::string& path) {
+    return request.kind == io::IoRequest::Kind::kWrite && path == kFirstDevice
+               ? io::Fault{io::FaultKind::kHang}
+               : io::Fault{};
+  });
+  const BlockKey key = store::Key(0);
+  ASSERT_TRUE(t->Run(t->store->Drop(ns.slot, std::span(&key, 1))).has_value());
+  TickUntilFirstDeviceIsOut();
+  for (int i = 0; i < 5; ++i) TickOnceLater();
+  EXPECT_EQ(told(), t->journal->mark());
 }
 
 }  // namespace
