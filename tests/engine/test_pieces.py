@@ -78,6 +78,7 @@ def test_parameters_foreign_ignored_wrong_means_neither() -> None:
         ({"cistern.conversation": ""}, "1 to 256 bytes"),
         ({"cistern.conversation": "x" * 257}, "1 to 256 bytes"),
         ({"cistern.conversation": 7}, "7 is not a name"),
+        ({"cistern.conversation": "\ud800"}, "'\\ud800' is not a name of 1 to 256 bytes of UTF-8"),
         ({"cistern.end_conversation": True}, "no cistern.conversation"),
         ({"cistern.end_conversation": "talk", "cistern.conversation": "talk"}, "not true or false"),
         ({"cistern.priority": 1.5}, "whole number from -1000 to 1000"),
