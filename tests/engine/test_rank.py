@@ -185,6 +185,22 @@ def test_pages_let_go_of_with_every_order_reported(make: Callable[[], tuple[Rank
     assert run(rank, step(3, save(2, 3)), True) == [2]
 
 
+def test_rank_that_joins_its_session_again_moves_pages_by_it(
+    make: Callable[[], tuple[Rank, OneMover]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node ended this rank's connection alone: the session of the scheduler side, and with it the number, stand."""
+    rank, former = make()
+    former.may_end = False
+    run(rank, step(1, save(1, 1), spec=SPEC), True)
+    mover = OneMover()
+    monkeypatch.setattr(rank_module, "make_mover", lambda *given: mover)
+    rank.connection.session = Session(SPEC, object(), [object()], connects=1)  # type: ignore[arg-type,list-item]
+    assert run(rank, step(2, save(2, 2)), True) == [2]
+    assert [batch.pages for _, batch in mover.batches] == [[2]] and not former.closed
+    former.may_end = True
+    assert run(rank, step(3), True) == [1] and former.closed
+
+
 @pytest.mark.parametrize("required", [False, True])
 def test_device_without_memory_for_staging_computes_and_says_so(
     monkeypatch: pytest.MonkeyPatch, required: bool

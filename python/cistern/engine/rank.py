@@ -61,6 +61,8 @@ class _SessionTransfers:
     mover: Mover
     number: int
     """The session's."""
+    connects: int
+    """How often this rank had connected by then: one that joins its session again does so with another store."""
     running: dict[int, tuple[_RunningOrder, list[int]]] = field(default_factory=dict)
     """By the mover's number: the order, and the blocks of it that the transfer moves."""
 
@@ -294,11 +296,12 @@ class Rank:
         session = self.connection.session
         if session is None or not self._layouts:
             return None
-        # A session's number is its own, of which namespaces may have come since.
-        if not self._transfers or self._transfers[-1].number != session.spec.number:
+        # Namespaces may have come since; the session is the same as long as these are.
+        last, now = self._transfers[-1:], (session.spec.number, session.connects)
+        if not last or (last[0].number, last[0].connects) != now:
             with unbound(beside=self._facts.ranks == 1):
                 mover = make_mover(session.store, self._layouts, self._staging, self._options.max_bytes_per_s)
-            self._transfers.append(_SessionTransfers(mover, session.spec.number))
+            self._transfers.append(_SessionTransfers(mover, *now))
         self._session = session
         return self._transfers[-1]
 
