@@ -344,6 +344,10 @@ def test_hub_model_and_its_copy_share(hub: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(hashlib, "file_digest", noted)
     told("org/name")
     assert read == ["config.json"]
+    monkeypatch.setenv("VLLM_USE_MODELSCOPE", "True")  # the other hub's model of that name
+    with pytest.raises(UnknownIdentity, match="ModelScope"):
+        told("org/name")
+    assert told(str(snapshot)) == told(str(copy))
 
 
 def test_no_weights_and_unknown_loader_unknown(tmp_path: Path) -> None:

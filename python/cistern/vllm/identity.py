@@ -72,6 +72,8 @@ def folder_of(model: Any, load: Any, began: float) -> Path:
     path = Path(model.model)
     if path.exists():
         return path
+    if os.environ.get("VLLM_USE_MODELSCOPE", "").strip().lower() in ("1", "true"):
+        raise UnknownIdentity(f"{model.model} is ModelScope's, whose cache is not known: name its folder as the model")
     commit = getattr(model.hf_config, "_commit_hash", None)
     return hub_snapshot(model.model, model.revision, load.download_dir, commit, began)
 
