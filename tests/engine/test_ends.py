@@ -3,16 +3,21 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from harness import WATCHDOG_S
 from scheduler_side import FACTS, SIZE, Clock, Listener, OneConnection, OneRequest, Pool, add, ready
 
+import cistern.engine.connection as connection_module
 import cistern.engine.coordinator as coordinator_module
 from cistern import MatchResult
+from cistern.engine.connection import Connection
 from cistern.engine.coordinator import Coordinator
 from cistern.engine.orders import LoadOrder, RankReport, SaveOrder, SaveReport, StepOrders
 from cistern.engine.session import Session, SessionSpec
@@ -69,6 +74,24 @@ def test_lease_whose_node_went_before_its_load_ended_is_let_go_of() -> None:
     leases.release(2)
     work.pop()(second)
     assert kept[1]() is None
+
+
+def test_calls_that_wait_behind_a_silent_node_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "MAX_WORK", 3)
+    spec = SessionSpec(1, "", "default", None, ((),), (), SIZE, False, "", "")
+    store = SimpleNamespace(status=lambda **given: None, close=lambda: None)
+    kept = Connection(logging.getLogger("test.cistern"))
+    kept._spec, kept.session = spec, Session(spec, store, [object()])  # type: ignore[arg-type,list-item]
+    asked, answers, done = threading.Event(), threading.Event(), []
+    try:
+        kept.submit(lambda session: asked.set() or answers.wait(WATCHDOG_S))
+        assert asked.wait(WATCHDOG_S)
+        for number in range(10):
+            kept.submit(lambda session, number=number: done.append(number))  # type: ignore[misc]
+        answers.set()
+        assert kept.flush(WATCHDOG_S) and done == [0, 1, 2]
+    finally:
+        kept.close()
 
 
 class RankBeside:

@@ -26,6 +26,8 @@ MAX_RETRY_S = 5.0
 ALIVE_CHECK_S = 1.0
 MAX_LATE_CALLS = 3
 """Calls in a row that may go unanswered before one of them is given up."""
+MAX_WORK = 2048
+"""Calls that wait behind a node that does not answer: an engine goes on loading from its memory meanwhile."""
 
 
 class Connection:
@@ -69,10 +71,11 @@ class Connection:
 
     def submit(self, work: Callable[[Session], object]) -> None:
         """Has the thread do this work, in the order submitted, with the session that stands then. Work is dropped
-        where none stands (its blocks went with the session), done before another session is opened in place of the one
-        that stands, and repeated where the node did not answer in time."""
+        where none stands (its blocks went with the session), and where MAX_WORK waits already; done before another
+        session is opened in place of the one that stands, and repeated where the node did not answer in time."""
         with self._wake:
-            self._work.append(work)
+            if len(self._work) < MAX_WORK:
+                self._work.append(work)
             self._wake.notify_all()
 
     def lose(self, session: Session) -> None:
