@@ -95,6 +95,12 @@ def test_wrong_parameter_named_with_its_value(params: dict[str, object], says: s
     assert says in text
 
 
+def test_what_is_said_of_a_wrong_parameter_is_as_short_however_long_that_is() -> None:
+    _, wrong = options.read_parameters({"cistern.conversation": "x" * 100_000, "cistern." + "y" * 100_000: 1})
+    assert [len(text) < 500 for text in wrong] == [True, True]
+    assert wrong[0].startswith("cistern.conversation: 'xxx") and wrong[0].endswith("1 to 256 bytes of UTF-8")
+
+
 def test_hints_are_what_the_request_says() -> None:
     assert options.read_parameters(None)[0].hints == Hints()
     parameters, wrong = options.read_parameters(

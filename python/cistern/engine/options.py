@@ -197,6 +197,8 @@ def read(extra: Mapping[str, Any] | None, source: str = "options") -> Options:
 
 
 PREFIX = "cistern."
+MAX_TEXT = 400
+"""Characters of what is said of a wrong parameter, which quotes what a client sent and is kept to be said once."""
 
 
 @dataclass(frozen=True)
@@ -259,5 +261,10 @@ def read_parameters(params: Mapping[str, Any] | None) -> tuple[RequestParameters
     if values.get("outlook") == "ended" and values.get("next_turn_s"):
         wrong.append(f"{PREFIX}next_turn_s: {values['next_turn_s']:g} with {PREFIX}outlook ended, after which none is")
     if wrong:
-        return RequestParameters(no_save=True, no_load=True), wrong
+        return RequestParameters(no_save=True, no_load=True), [_shortened(text) for text in wrong]
     return RequestParameters(**values), wrong
+
+
+def _shortened(text: str) -> str:
+    half = MAX_TEXT // 2
+    return text if len(text) <= MAX_TEXT else f"{text[:half]} ... {text[-half:]}"
