@@ -70,6 +70,9 @@ def test_parameters_foreign_ignored_wrong_means_neither() -> None:
     assert parameters == options.RequestParameters(no_load=True, ttl_s=3)
     parameters, wrong = options.read_parameters({"cistern.no_svae": True})
     assert parameters.no_save and parameters.no_load and "no_svae" in wrong[0]
+    for given in ("cistern.no_load", ["cistern.no_load"], 7):  # OpenAI's servers hand on a text in vllm_xargs
+        parameters, (text,) = options.read_parameters(given)
+        assert parameters.no_save and parameters.no_load and "is not a mapping" in text
 
 
 @pytest.mark.parametrize(

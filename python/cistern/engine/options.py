@@ -237,11 +237,13 @@ class RequestParameters:
         return Hints(self.outlook, self.importance, round(self.next_turn_s * 1000))  # type: ignore[arg-type]
 
 
-def read_parameters(params: Mapping[str, Any] | None) -> tuple[RequestParameters, list[str]]:
+def read_parameters(params: Any) -> tuple[RequestParameters, list[str]]:
     """A request's parameters, and a text for each wrong one. A request is not refused for a wrong one, but neither
     saved nor loaded, since its meaning is not known. Keys without our prefix are another's."""
     if not params:
         return RequestParameters(), []
+    if not isinstance(params, Mapping):  # an engine may take whatever a client says, and ends where this raises
+        return RequestParameters(no_save=True, no_load=True), [_shortened(f"{params!r} is not a mapping")]
     known = {one.name: one for one in fields(RequestParameters)}
     values: dict[str, Any] = {}
     wrong = []
