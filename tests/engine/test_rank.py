@@ -161,6 +161,27 @@ def test_transfer_that_cannot_begin_fails_its_order_alone(
     assert (finished, rank.bad_pages()) == (({"r"}, {3}) if kind == "load" else (set(), set()))
 
 
+def test_rank_that_finds_nothing_to_move_pages_with_goes_on(
+    make: Callable[[], tuple[Rank, OneMover]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mover takes descriptors and threads, of which the process may have none left."""
+    rank, mover = make()
+
+    def none(*given: object) -> OneMover:
+        raise RuntimeError("too many open files")
+
+    with monkeypatch.context() as short:
+        short.setattr(rank_module, "make_mover", none)
+        load = LoadOrder(7, "r", 0, 0, [b"k" * 32], [[3]])
+        rank.begin(step(1, save(1, 1), spec=SPEC, loads=[load], computes=False))
+        rank.finished()
+        report = rank.report()
+    assert report is not None and rank.bad_pages() == {3}
+    assert [(one.id, one.blocks, one.message) for one in report.saves] == [(1, 0, "too many open files")]
+    assert [(one.id, one.blocks, one.message) for one in report.loads] == [(7, 0, "too many open files")]
+    assert run(rank, step(2, save(2, 2)), True) == [2]
+
+
 def test_order_in_a_namespace_that_the_rank_lacks_fails(make: Callable[[], tuple[Rank, OneMover]]) -> None:
     rank, mover = make()
     rank.begin(step(1, replace(save(1, 1), namespace=1), spec=SPEC, computes=False))
