@@ -524,7 +524,7 @@ def test_worker_that_cannot_be_looked_into_counts_every_reset_as_a_change(caplog
     assert looks[0]() and looks[0]() and "cannot be seen" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["reload_weights", "update_weights", "load_weights"])
+@pytest.mark.parametrize("name", ["reload_weights", "update_weights", "load_weights", "drafter", "speculator"])
 def test_loading_of_weights_noticed(name: str) -> None:
     import torch
 
@@ -532,8 +532,10 @@ def test_loading_of_weights_noticed(name: str) -> None:
         def load_weights(self) -> str:
             return "loaded"
 
-    model, noticed = Model(4, 4), []
+    model, draft, noticed = Model(4, 4), Model(2, 2), []
     runner = SimpleNamespace(get_model=lambda: model, reload_weights=lambda: "loaded")
+    if name in ("drafter", "speculator"):  # of the first model runner, and of the second
+        setattr(runner, name, SimpleNamespace(model=draft))
     worker = SimpleNamespace(model_runner=runner, reload_weights=lambda: "loaded", update_weights=lambda: 1 / 0)
     rank = SimpleNamespace(watch_weights=lambda look: None, weights_changed=lambda: noticed.append(name))
     watch(worker, rank)  # type: ignore[arg-type]
@@ -541,7 +543,8 @@ def test_loading_of_weights_noticed(name: str) -> None:
         with pytest.raises(ZeroDivisionError):
             worker.update_weights()
     else:
-        assert getattr(model if name == "load_weights" else runner, name)() == "loaded"
+        loads = {"load_weights": model.load_weights, "reload_weights": runner.reload_weights}
+        assert loads.get(name, draft.load_weights)() == "loaded"
     assert noticed == [name]
 
 
