@@ -39,6 +39,8 @@ class Connection:
         """Attempts since the specification was last set or reached that found no node. A slow node is found."""
         self.start_failure = ""
         """Why no node can be started here; empty as soon as one answers."""
+        self.lacking = ""
+        """Why the node gave the session that stands no further namespace; empty as soon as it does."""
         self._logger = logger
         self._starter = starter
         self._met: Store | None = None
@@ -199,11 +201,13 @@ class Connection:
             self.lose(session)
             return False
         except Error as error:
+            self.lacking = str(error)
             self._warn(f"an adapter's KV is not shared: {error}")
             return False
         with self._wake:
             if self.session is session:
                 self.session = Session(spec, session.store, session.namespaces + more, session.connects)
+            self.lacking = ""
         return True
 
     def _connect(self, spec: SessionSpec) -> bool:
@@ -239,7 +243,7 @@ class Connection:
         self._connects += 1
         with self._wake:
             self.session = Session(spec, store, namespaces, self._connects)
-            self._warned, self.failures, self.start_failure = "", 0, ""
+            self._warned, self.failures, self.start_failure, self.lacking = "", 0, "", ""
             self._wake.notify_all()
         return True
 

@@ -212,6 +212,8 @@ class SharedSession:
             if now - self._began < JOIN_S:
                 return True
             namespace = 0
+        elif self._connection.lacking and self.session is not None and namespace >= len(self.session.namespaces):
+            return False
         possible = (
             len(self._ranks) < self._facts.ranks or self._connection.failures == 0
             or (self._options.start_node and not self._connection.start_failure)
