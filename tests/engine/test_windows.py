@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from scheduler_side import FACTS, SIZE, OneConnection, OneRequest, join
 
+from cistern import MatchResult
 from cistern.engine import options
 from cistern.engine.coordinator import Coordinator
 from cistern.engine.facts import GroupFacts
@@ -41,3 +42,12 @@ def test_match_vouches_for_every_page_of_a_window_that_its_load_fills(
     vouched_from = BLOCKS - -(-connection.spec.groups[1].window_tokens // SIZE)
     first_page = (tokens - WINDOW + 1) // SIZE  # the engine has pages from here on
     assert vouched_from <= first_page
+    # What is held meanwhile is the chain that matched: a shorter one lacks what was evicted before its window.
+    held: list[int] = []
+    connection.store.match = lambda namespace, chain, **more: held.append(len(chain)) or MatchResult(0, (), None)  # type: ignore[method-assign,func-returns-value]
+    pages = tuple([*range(1, 1 + tokens // SIZE)] for _ in groups)
+    side.begin_load("request", pages, tokens)
+    assert connection.session is not None
+    for work in connection.work:
+        work(connection.session)
+    assert held == [BLOCKS]

@@ -72,8 +72,8 @@ class LoadLeases:
         """Number of the session that they are of."""
 
     def take(self, order: LoadOrder, keys: Sequence[bytes]) -> None:
-        """`keys`: the request's, from its first block on."""
-        chain = Chain(keys[: order.first_block + len(order.keys)])
+        """`keys`: of the chain that is held, from the request's first block on: at least to the load's end."""
+        chain = Chain(keys)
         lease_us = min(order.deadline_us + LEASE_EXTRA_US, MAX_LEASE_US)
 
         def work(session: Session) -> None:
