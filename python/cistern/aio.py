@@ -41,7 +41,8 @@ from .transfers import Transfers as BlockingTransfers
 _T = TypeVar("_T")
 
 _LOOK_AGAIN_S = 0.05
-"""Pause between looks at a call past its deadline, of whose buffers the node may still be letting go."""
+"""Pause between looks at a call past its deadline, of whose buffers the node may still be letting go, and at one that
+is under way when its store is closed."""
 
 
 async def connect(
@@ -71,7 +72,7 @@ async def open(**options: Any) -> Store:
 class Store(Handle):
     """A node of this host, or in this process; see the module. An asynchronous context manager."""
 
-    __slots__ = ("_fd", "_loop", "_waiting")
+    __slots__ = ("_fd", "_listens", "_loop", "_waiting")
 
     def __init__(self, native: _native.Store) -> None:
         """Use connect() or open(), in a running loop."""
@@ -79,10 +80,17 @@ class Store(Handle):
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._fd = native.event_fd()
+        self._listens = True
+        """Until it is closed: the descriptor's number may be another one's then."""
         self._loop.add_reader(self._fd, self._arrived)
 
     async def close(self) -> None:
-        self._loop.remove_reader(self._fd)
+        if self._listens:
+            self._listens = False
+            self._loop.remove_reader(self._fd)
+            for future in self._waiting.values():  # calls under way look for themselves
+                if not future.done():
+                    future.set_result(None)
         await asyncio.to_thread(self._closed)
 
     async def __aenter__(self) -> Store:
@@ -103,12 +111,13 @@ class Store(Handle):
 
     async def _wait(self, pending: _native.Pending[_T], deadline_us: int) -> None:
         """Waits until the answer is there, or will not come."""
-        self._loop.add_reader(self._fd, self._arrived)
+        if self._listens:
+            self._loop.add_reader(self._fd, self._arrived)
         look_in_s = deadline_us / 1e6
         while not pending.ready():
             future = self._waiting[pending.id] = self._loop.create_future()
             try:
-                await asyncio.wait_for(future, look_in_s)
+                await asyncio.wait_for(future, look_in_s if self._listens else _LOOK_AGAIN_S)
             except TimeoutError:
                 look_in_s = _LOOK_AGAIN_S
             finally:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pathlib
+import threading
 from collections.abc import Coroutine
 from typing import Any
 
@@ -128,5 +130,59 @@ def test_a_node_in_this_process_and_transfers_that_are_awaited(directory: pathli
             loads = [moving.submit_load(namespace, KEYS[:1], pages, [n]) for n in (7, 8, 9)]
             assert all(done.ok for done in await asyncio.gather(*map(reports.of, loads)))
             await reports.close()
+
+    go(work())
+
+
+class Begins:
+    """A store's calls; says when a write has begun."""
+
+    def __init__(self, native: Any) -> None:
+        self.native, self.begun = native, threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.native, name)
+
+    def begin_write(self, *given: Any) -> Any:
+        pending = self.native.begin_write(*given)
+        self.begun.set()
+        return pending
+
+
+def test_calls_under_way_when_their_store_is_closed_are_answered_and_nobody_listens_any_more(node: Node) -> None:
+    async def work() -> None:
+        raised: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, what: raised.append(what))
+        store = await aio.connect(node.socket)
+        namespace = await store.attach(SPEC)
+        node.stop()
+        waits = asyncio.ensure_future(store.match(namespace, KEYS, deadline_us=10 * FOREVER_US))
+        store._native = begins = Begins(store._native)  # type: ignore[assignment]
+        written = asyncio.ensure_future(store.write(namespace, KEYS[:1], [b"data"], deadline_us=10 * FOREVER_US))
+        await asyncio.sleep(0)
+        assert begins.begun.wait(TIMEOUT_S)  # the loop has not heard of it
+        await store.close()
+        node.go_on()
+        assert (await waits).blocks == 0 and (await written).outcomes == b"\0"
+        assert not raised
+
+    go(work())
+
+
+def test_closing_a_store_again_leaves_the_number_of_its_descriptor_to_its_new_owner(node: Node) -> None:
+    async def work() -> None:
+        store = await aio.connect(node.socket)
+        number = store._fd
+        await store.close()
+        read, write = os.pipe()
+        os.dup2(read, number)
+        arrived = asyncio.Event()
+        asyncio.get_running_loop().add_reader(number, arrived.set)
+        await store.close()
+        os.write(write, b"x")
+        await arrived.wait()
+        asyncio.get_running_loop().remove_reader(number)
+        for descriptor in (read, write, number):
+            os.close(descriptor)
 
     go(work())

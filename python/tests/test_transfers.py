@@ -247,6 +247,21 @@ def test_a_hung_node_holds_no_transfer_beyond_its_deadline(node: Node) -> None:
                 pass
 
 
+def test_a_first_save_ends_when_it_is_told_to_though_the_node_has_granted_no_staging_yet(node: Node) -> None:
+    with node.connect() as store:
+        paged = store.attach(cistern.NamespaceSpec({"model": "first"}))
+        layout = LAYOUTS["LBHNC"]()
+        with cistern.Transfers(store) as transfers:
+            node.stop()
+            first = transfers.submit_save(paged, keys_of(9, 8), layout.pages, range(1, 9), deadline_us=FOREVER_US,
+                                          held=False)
+            assert not transfers.wait(0.1), "the node is asked for staging"
+            assert transfers.cancel(first)
+            (done,) = transfers.poll()
+            assert set(done.outcomes) == {cistern.Code.TOO_LATE}
+            node.go_on()
+
+
 def test_a_node_that_is_killed_ends_every_transfer_once(node: Node) -> None:
     with node.connect() as store:
         paged = store.attach(cistern.NamespaceSpec({"model": "killed"}))

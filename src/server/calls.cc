@@ -109,8 +109,10 @@ Answer Calls::Fail(Session& session, const wire::Submission& call, const Status&
 }
 
 Task<Answer> Calls::Do(Session& session, const wire::Submission& call, CallStations& stations) {
-  const std::int64_t late_us = executor_.Now().UsSince(Instant{call.deadline_ns});
-  if (call.deadline_ns <= 0 || late_us >= 0) {
+  // A client's number may be any: none before the clock's begin, which would be too far off to count from.
+  const Instant deadline{std::max<std::int64_t>(call.deadline_ns, 0)};
+  const std::int64_t late_us = executor_.Now().UsSince(deadline);
+  if (late_us >= 0) {
     Status late(Code::kTooLate, Text("the node took the call ", late_us, " us after its deadline"));
     co_return Fail(session, call, late);
   }

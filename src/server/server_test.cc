@@ -517,8 +517,11 @@ TEST(Calls, WhatIsWrongWithACallIsItsAnswer) {
   wrong.op = static_cast<wire::Op>(99);
   refused(wrong, Code::kInvalid, "operation 99");
   wrong = good;
-  wrong.deadline_ns = 1;
-  refused(wrong, Code::kTooLate, "after its deadline");
+  for (const std::int64_t deadline_ns : {std::int64_t{1}, std::int64_t{-1}, INT64_MIN}) {
+    wrong.deadline_ns = deadline_ns;
+    refused(wrong, Code::kTooLate, "after its deadline");
+    EXPECT_EQ(client.ReplyText().find('-'), std::string::npos) << client.ReplyText();
+  }
   wrong = good;
   wrong.a = 100'000;
   refused(wrong, Code::kInvalid, "100000 parts");

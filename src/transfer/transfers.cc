@@ -307,14 +307,14 @@ class Transfers::Shared final {
 
   void Run(Lane& lane, std::size_t kind) {
     pthread_setname_np(pthread_self(), kind == 0 ? "cistern-load" : "cistern-save");
-    bool staging_is_due = kind == kSaves;
+    // Grown once and given back: what was granted stays this session's. Not by who makes the transfers: an
+    // engine would wait for a node that is silent, and some only load. Saves are queued meanwhile, where they
+    // end by their deadlines however long the node takes.
+    if (kind == kSaves && WaitForFirst(lane)) static_cast<void>(store_->AllocateStaging(kStagingBytes));
     std::vector<EntryPtr> under_way;
     Pace pace(options_.max_bytes_per_s);
     std::int64_t look_ns = kFirstLookNs;
     while (TakeWork(lane, under_way)) {
-      // Grown once and given back: what was granted stays this session's. Not by who makes the transfers: an
-      // engine would wait for a node that is silent, and some only load.
-      if (std::exchange(staging_is_due, false)) static_cast<void>(store_->AllocateStaging(kStagingBytes));
       EndWhatIsOver(under_way);
       if (StepOnce(under_way, pace)) {
         look_ns = kFirstLookNs;
@@ -325,6 +325,13 @@ class Transfers::Shared final {
       lane.work.wait_for(lock, std::chrono::nanoseconds(look_ns));
       look_ns = std::min(look_ns * 2, kLastLookNs);
     }
+  }
+
+  // Waits until something is queued; false: it is closed.
+  bool WaitForFirst(Lane& lane) {
+    std::unique_lock lock(mutex_);
+    lane.work.wait(lock, [&] { return closing_ || !lane.queue.empty(); });
+    return !closing_;
   }
 
   // Waits for something to do; false: it is closed and nothing is under way.

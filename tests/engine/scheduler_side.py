@@ -94,7 +94,7 @@ class OneConnection:
         self.store, self.opens = OneStore(), True
         self.session: Session | None = None
         self.spec: SessionSpec | None = None
-        self.refusal, self.failures, self.start_failure = "", 0, ""
+        self.refusal, self.failures, self.start_failure, self.lacking = "", 0, "", ""
         self.work: list[Callable[[Session], object]] = []
 
     def open(self, spec: SessionSpec) -> None:

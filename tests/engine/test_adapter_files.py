@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,12 @@ import pytest
 from harness import WATCHDOG_S
 from scheduler_side import SIZE, OneConnection, add, join, ready, until
 
+from cistern import Busy
 from cistern.engine.adapters import Adapters
+from cistern.engine.connection import Connection
 from cistern.engine.files import UnknownIdentity
 from cistern.engine.request import Adapter
+from cistern.engine.session import Session, SessionSpec
 from cistern.vllm import updates
 
 
@@ -166,3 +170,41 @@ def test_request_that_finds_other_files_than_those_before_it_without_a_reload_sh
         shared.append(side._requests[f"{name} one"].planned.may_save)
     assert shared == [True, False, True, True]
     assert not side._requests["first one"].planned.may_save
+
+
+def test_adapter_for_which_the_node_has_no_room_makes_no_request_wait(
+    connection: OneConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Adapters, "digest", lambda self, adapter: adapter.name)
+    side = ready()
+    connection.opens = False
+    add(side, "lora", adapter=Adapter("lora", 1, str(tmp_path), False))
+    until(lambda: side.match("lora", 0) == (None, False) and connection.spec and len(connection.spec.fields) == 2)
+    assert side.match("lora", 0) == (None, False)
+    connection.lacking = "all namespaces are taken"
+    assert side.match("lora", 0) == (0, False)
+    add(side, "base")
+    assert side.match("base", 0) == (3 * SIZE, True)
+
+
+def test_connection_says_what_its_session_lacks_until_it_has_it() -> None:
+    full = threading.Event()
+    full.set()
+
+    def attach(spec: object, **more: object) -> object:
+        if full.is_set():
+            raise Busy("all namespaces are taken")
+        return object()
+
+    spec = SessionSpec(1, "", "default", None, ((),), (), SIZE, False, "", "")
+    store = SimpleNamespace(attach=attach, status=lambda **given: None, close=lambda: None)
+    kept = Connection(logging.getLogger("test.cistern"))
+    try:
+        kept._spec, kept.session = spec, Session(spec, store, [object()])  # type: ignore[arg-type,list-item]
+        kept.open(replace(spec, fields=((), (("adapter", "lora"),))))
+        until(lambda: kept.lacking == "all namespaces are taken")
+        full.clear()
+        until(lambda: not kept.lacking)
+        assert kept.session is not None and len(kept.session.namespaces) == 2
+    finally:
+        kept.close()

@@ -3,15 +3,25 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+import weakref
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from harness import WATCHDOG_S
 from scheduler_side import FACTS, SIZE, Clock, Listener, OneConnection, OneRequest, Pool, add, ready
 
+import cistern.engine.connection as connection_module
 import cistern.engine.coordinator as coordinator_module
+from cistern import MatchResult
+from cistern.engine.connection import Connection
 from cistern.engine.coordinator import Coordinator
-from cistern.engine.orders import RankReport, SaveOrder, SaveReport, StepOrders
+from cistern.engine.orders import LoadOrder, RankReport, SaveOrder, SaveReport, StepOrders
+from cistern.engine.session import Session, SessionSpec
+from cistern.engine.written import LoadLeases
 
 
 def test_continued_request_shared_as_far_as_it_came(connection: OneConnection) -> None:
@@ -33,6 +43,55 @@ def test_continued_request_shared_as_far_as_it_came(connection: OneConnection) -
     assert side.match("second", 0) == (0, False)
     side.end_request("second", ([*range(1, 10)],))
     assert not side.step_orders({}).saves and len(first.keys) == 4
+
+
+class Hold:
+    """cistern.Lease."""
+
+    def release(self) -> None: ...
+
+
+def test_lease_whose_node_went_before_its_load_ended_is_let_go_of() -> None:
+    """It keeps its node's memory mapped."""
+    work: list[Any] = []
+    leases = LoadLeases(SimpleNamespace(submit=work.append))  # type: ignore[arg-type]
+    order = LoadOrder(1, "r", 0, 0, [b"k" * 32], [[3]])
+    holds = [Hold(), Hold()]
+    kept = [weakref.ref(one) for one in holds]
+
+    def match(*given: object, **more: object) -> MatchResult:
+        return MatchResult(1, (), holds.pop(0))  # type: ignore[arg-type]
+
+    spec = SessionSpec(1, "", "default", None, ((),), (), SIZE, False, "", "")
+    first, second = (Session(spec, SimpleNamespace(match=match), [object()], n) for n in (1, 2))  # type: ignore[arg-type,list-item]
+    leases.take(order, order.keys)
+    work.pop()(first)
+    leases.release(order.id)
+    work.clear()  # as the connection does where no session stands
+    leases.take(replace(order, id=2), order.keys)
+    work.pop()(second)
+    assert [one() is not None for one in kept] == [False, True]
+    leases.release(2)
+    work.pop()(second)
+    assert kept[1]() is None
+
+
+def test_calls_that_wait_behind_a_silent_node_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "MAX_WORK", 3)
+    spec = SessionSpec(1, "", "default", None, ((),), (), SIZE, False, "", "")
+    store = SimpleNamespace(status=lambda **given: None, close=lambda: None)
+    kept = Connection(logging.getLogger("test.cistern"))
+    kept._spec, kept.session = spec, Session(spec, store, [object()])  # type: ignore[arg-type,list-item]
+    asked, answers, done = threading.Event(), threading.Event(), []
+    try:
+        kept.submit(lambda session: asked.set() or answers.wait(WATCHDOG_S))
+        assert asked.wait(WATCHDOG_S)
+        for number in range(10):
+            kept.submit(lambda session, number=number: done.append(number))  # type: ignore[misc]
+        answers.set()
+        assert kept.flush(WATCHDOG_S) and done == [0, 1, 2]
+    finally:
+        kept.close()
 
 
 class RankBeside:

@@ -314,6 +314,25 @@ def test_configuration_that_lacks_a_field_says_so(small: Folder) -> None:
         identity.engine_fields(config, groups(), "0.32.0")
 
 
+def test_window_reaches_as_far_back_as_its_pages_are_kept(small: Folder) -> None:
+    """A draft of several modules has some tokens more kept: their pages are there to be loaded."""
+    import torch
+    from vllm.v1.kv_cache_interface import KVCacheGroupSpec, SlidingWindowSpec
+
+    if "extra_retained_tokens" not in SlidingWindowSpec.__dataclass_fields__:
+        pytest.skip("this vLLM keeps none")
+    kept = []
+    for more in (0, 3):
+        spec = SlidingWindowSpec(
+            block_size=128, num_kv_heads=4, head_size=32, dtype=torch.float32, sliding_window=512,
+            extra_retained_tokens=more,
+        )
+        kv = groups()
+        kv.kv_cache_groups.append(KVCacheGroupSpec(["layer.1"], spec))
+        kept.append([group.window_tokens for group in read_facts(small.config(), kv).engine.groups])
+    assert kept == [[0, 512], [0, 515]]
+
+
 # ---------------------------------------------------------------------------- without Cistern
 
 

@@ -70,6 +70,9 @@ def test_parameters_foreign_ignored_wrong_means_neither() -> None:
     assert parameters == options.RequestParameters(no_load=True, ttl_s=3)
     parameters, wrong = options.read_parameters({"cistern.no_svae": True})
     assert parameters.no_save and parameters.no_load and "no_svae" in wrong[0]
+    for given in ("cistern.no_load", ["cistern.no_load"], 7):  # OpenAI's servers hand on a text in vllm_xargs
+        parameters, (text,) = options.read_parameters(given)
+        assert parameters.no_save and parameters.no_load and "is not a mapping" in text
 
 
 @pytest.mark.parametrize(
@@ -78,6 +81,7 @@ def test_parameters_foreign_ignored_wrong_means_neither() -> None:
         ({"cistern.conversation": ""}, "1 to 256 bytes"),
         ({"cistern.conversation": "x" * 257}, "1 to 256 bytes"),
         ({"cistern.conversation": 7}, "7 is not a name"),
+        ({"cistern.conversation": "\ud800"}, "'\\ud800' is not a name of 1 to 256 bytes of UTF-8"),
         ({"cistern.end_conversation": True}, "no cistern.conversation"),
         ({"cistern.end_conversation": "talk", "cistern.conversation": "talk"}, "not true or false"),
         ({"cistern.priority": 1.5}, "whole number from -1000 to 1000"),
@@ -92,6 +96,12 @@ def test_parameters_foreign_ignored_wrong_means_neither() -> None:
 def test_wrong_parameter_named_with_its_value(params: dict[str, object], says: str) -> None:
     (text,) = options.read_parameters(params)[1]
     assert says in text
+
+
+def test_what_is_said_of_a_wrong_parameter_is_as_short_however_long_that_is() -> None:
+    _, wrong = options.read_parameters({"cistern.conversation": "x" * 100_000, "cistern." + "y" * 100_000: 1})
+    assert [len(text) < 500 for text in wrong] == [True, True]
+    assert wrong[0].startswith("cistern.conversation: 'xxx") and wrong[0].endswith("1 to 256 bytes of UTF-8")
 
 
 def test_hints_are_what_the_request_says() -> None:
@@ -343,6 +353,10 @@ def test_hub_model_and_its_copy_share(hub: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(hashlib, "file_digest", noted)
     told("org/name")
     assert read == ["config.json"]
+    monkeypatch.setenv("VLLM_USE_MODELSCOPE", "True")  # the other hub's model of that name
+    with pytest.raises(UnknownIdentity, match="ModelScope"):
+        told("org/name")
+    assert told(str(snapshot)) == told(str(copy))
 
 
 def test_no_weights_and_unknown_loader_unknown(tmp_path: Path) -> None:
@@ -510,7 +524,7 @@ def test_worker_that_cannot_be_looked_into_counts_every_reset_as_a_change(caplog
     assert looks[0]() and looks[0]() and "cannot be seen" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["reload_weights", "update_weights", "load_weights"])
+@pytest.mark.parametrize("name", ["reload_weights", "update_weights", "load_weights", "drafter", "speculator"])
 def test_loading_of_weights_noticed(name: str) -> None:
     import torch
 
@@ -518,8 +532,10 @@ def test_loading_of_weights_noticed(name: str) -> None:
         def load_weights(self) -> str:
             return "loaded"
 
-    model, noticed = Model(4, 4), []
+    model, draft, noticed = Model(4, 4), Model(2, 2), []
     runner = SimpleNamespace(get_model=lambda: model, reload_weights=lambda: "loaded")
+    if name in ("drafter", "speculator"):  # of the first model runner, and of the second
+        setattr(runner, name, SimpleNamespace(model=draft))
     worker = SimpleNamespace(model_runner=runner, reload_weights=lambda: "loaded", update_weights=lambda: 1 / 0)
     rank = SimpleNamespace(watch_weights=lambda look: None, weights_changed=lambda: noticed.append(name))
     watch(worker, rank)  # type: ignore[arg-type]
@@ -527,7 +543,8 @@ def test_loading_of_weights_noticed(name: str) -> None:
         with pytest.raises(ZeroDivisionError):
             worker.update_weights()
     else:
-        assert getattr(model if name == "load_weights" else runner, name)() == "loaded"
+        loads = {"load_weights": model.load_weights, "reload_weights": runner.reload_weights}
+        assert loads.get(name, draft.load_weights)() == "loaded"
     assert noticed == [name]
 
 

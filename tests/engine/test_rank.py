@@ -161,6 +161,27 @@ def test_transfer_that_cannot_begin_fails_its_order_alone(
     assert (finished, rank.bad_pages()) == (({"r"}, {3}) if kind == "load" else (set(), set()))
 
 
+def test_rank_that_finds_nothing_to_move_pages_with_goes_on(
+    make: Callable[[], tuple[Rank, OneMover]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mover takes descriptors and threads, of which the process may have none left."""
+    rank, mover = make()
+
+    def none(*given: object) -> OneMover:
+        raise RuntimeError("too many open files")
+
+    with monkeypatch.context() as short:
+        short.setattr(rank_module, "make_mover", none)
+        load = LoadOrder(7, "r", 0, 0, [b"k" * 32], [[3]])
+        rank.begin(step(1, save(1, 1), spec=SPEC, loads=[load], computes=False))
+        rank.finished()
+        report = rank.report()
+    assert report is not None and rank.bad_pages() == {3}
+    assert [(one.id, one.blocks, one.message) for one in report.saves] == [(1, 0, "too many open files")]
+    assert [(one.id, one.blocks, one.message) for one in report.loads] == [(7, 0, "too many open files")]
+    assert run(rank, step(2, save(2, 2)), True) == [2]
+
+
 def test_order_in_a_namespace_that_the_rank_lacks_fails(make: Callable[[], tuple[Rank, OneMover]]) -> None:
     rank, mover = make()
     rank.begin(step(1, replace(save(1, 1), namespace=1), spec=SPEC, computes=False))
@@ -183,6 +204,22 @@ def test_pages_let_go_of_with_every_order_reported(make: Callable[[], tuple[Rank
     assert [(one.id, one.blocks) for one in report.saves] == [(1, 0)]
     mover.may_end = True
     assert run(rank, step(3, save(2, 3)), True) == [2]
+
+
+def test_rank_that_joins_its_session_again_moves_pages_by_it(
+    make: Callable[[], tuple[Rank, OneMover]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node ended this rank's connection alone: the session of the scheduler side, and with it the number, stand."""
+    rank, former = make()
+    former.may_end = False
+    run(rank, step(1, save(1, 1), spec=SPEC), True)
+    mover = OneMover()
+    monkeypatch.setattr(rank_module, "make_mover", lambda *given: mover)
+    rank.connection.session = Session(SPEC, object(), [object()], connects=1)  # type: ignore[arg-type,list-item]
+    assert run(rank, step(2, save(2, 2)), True) == [2]
+    assert [batch.pages for _, batch in mover.batches] == [[2]] and not former.closed
+    former.may_end = True
+    assert run(rank, step(3), True) == [1] and former.closed
 
 
 @pytest.mark.parametrize("required", [False, True])

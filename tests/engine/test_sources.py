@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What computes KV beside vLLM's own code and the weights: whose files count, of real vLLM configurations."""
+"""What computes KV beside vLLM's own code: whose files count, most of real vLLM configurations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from test_fields import SMALL, Folder, groups
 
-from cistern.engine.files import UnknownIdentity
+from cistern.engine.files import UnknownIdentity, weights_digest
 from cistern.vllm import identity
 from cistern.vllm.facts import read_facts
 
@@ -22,6 +22,34 @@ def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
     folder = Folder(tmp_path / "loaded", SMALL)
     (folder.path / "model.safetensors").write_bytes(bytes(1000))
     return folder
+
+
+def test_weights_are_those_that_the_loader_reads(tmp_path: Path) -> None:
+    """A folder may have the same model in several forms, and others' files beside an adapter's."""
+
+    def told(kind: str) -> str:
+        config = SimpleNamespace(model=str(tmp_path), revision=None, seed=0)
+        return identity.weights(config, SimpleNamespace(load_format=kind, download_dir=None), 1e12)
+
+    (tmp_path / "model.safetensors").write_bytes(bytes(1000))
+    plain = told("auto")
+    (tmp_path / "model.pt").write_bytes(b"one")
+    (tmp_path / "model.bin").write_bytes(b"one")
+    first = told("pt")
+    assert plain == told("auto") == told("hf") == told("safetensors") != first
+    (tmp_path / "model.pt").write_bytes(b"two")
+    assert told("auto") == plain and told("pt") not in (plain, first)
+    with pytest.raises(UnknownIdentity, match="npcache"):
+        told("npcache")
+    (tmp_path / "consolidated.safetensors").write_bytes(bytes(10))
+    assert told("auto") == told("mistral") != told("hf") == told("safetensors")
+    before = told("hf")
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    assert told("hf") != before
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with_one = weights_digest(tmp_path)
+    (tmp_path / "model.bin").write_bytes(b"two")
+    assert weights_digest(tmp_path) != with_one
 
 
 def test_what_is_made_of_an_image_counts_where_a_model_takes_images(loaded: Folder) -> None:

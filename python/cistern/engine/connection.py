@@ -26,6 +26,8 @@ MAX_RETRY_S = 5.0
 ALIVE_CHECK_S = 1.0
 MAX_LATE_CALLS = 3
 """Calls in a row that may go unanswered before one of them is given up."""
+MAX_WORK = 2048
+"""Calls that wait behind a node that does not answer: an engine goes on loading from its memory meanwhile."""
 
 
 class Connection:
@@ -37,6 +39,8 @@ class Connection:
         """Attempts since the specification was last set or reached that found no node. A slow node is found."""
         self.start_failure = ""
         """Why no node can be started here; empty as soon as one answers."""
+        self.lacking = ""
+        """Why the node gave the session that stands no further namespace; empty as soon as it does."""
         self._logger = logger
         self._starter = starter
         self._met: Store | None = None
@@ -69,10 +73,11 @@ class Connection:
 
     def submit(self, work: Callable[[Session], object]) -> None:
         """Has the thread do this work, in the order submitted, with the session that stands then. Work is dropped
-        where none stands (its blocks went with the session), done before another session is opened in place of the one
-        that stands, and repeated where the node did not answer in time."""
+        where none stands (its blocks went with the session), and where MAX_WORK waits already; done before another
+        session is opened in place of the one that stands, and repeated where the node did not answer in time."""
         with self._wake:
-            self._work.append(work)
+            if len(self._work) < MAX_WORK:
+                self._work.append(work)
             self._wake.notify_all()
 
     def lose(self, session: Session) -> None:
@@ -196,11 +201,13 @@ class Connection:
             self.lose(session)
             return False
         except Error as error:
+            self.lacking = str(error)
             self._warn(f"an adapter's KV is not shared: {error}")
             return False
         with self._wake:
             if self.session is session:
                 self.session = Session(spec, session.store, session.namespaces + more, session.connects)
+            self.lacking = ""
         return True
 
     def _connect(self, spec: SessionSpec) -> bool:
@@ -236,7 +243,7 @@ class Connection:
         self._connects += 1
         with self._wake:
             self.session = Session(spec, store, namespaces, self._connects)
-            self._warned, self.failures, self.start_failure = "", 0, ""
+            self._warned, self.failures, self.start_failure, self.lacking = "", 0, "", ""
             self._wake.notify_all()
         return True
 

@@ -97,6 +97,7 @@ class Coordinator:
         self._conversations = Conversations(self.connection, self._plan)
         self._requests: dict[str, TrackedRequest] = {}
         self._adapted = AdaptedRequests(facts.adapters, self._requests, self._shared.namespace, self.warn_once)
+        self._windows = any(group.window_tokens for group in facts.groups)
         self._pool: PagePool
         self._step = 0
         self._loads: list[LoadOrder] = []
@@ -190,7 +191,7 @@ class Coordinator:
         # A load ends before blocks of a lower tier that would come later than they are computed; but with windows a
         # match may end only where it does.
         ends = load_ends(tracked.match.runs, computed_tokens // self._facts.block_tokens) if found > 0 else []
-        if any(group.window_tokens for group in self._facts.groups):
+        if self._windows:
             ends = ends[:1]
         in_memory = 0
         for blocks, ready_s in ends:
@@ -231,7 +232,9 @@ class Coordinator:
         self._loads.append(order)
         tracked.loading_since = time.monotonic()
         if not order.invalid:
-            self._leases.take(order, tracked.planned.keys)
+            # With windows a chain that ends sooner than the one that matched may lack what lies behind its end.
+            end, more = order.first_block + len(order.keys), 1 + self._facts.drafts if self._windows else 0
+            self._leases.take(order, tracked.planned.keys[: max(end, min(end + more, tracked.match.found))])
 
     def load_tiers(self, request_id: str, external_tokens: int) -> dict[str, int]:
         """How many of the tokens that begin_load() was given come from each tier, as the match found them."""

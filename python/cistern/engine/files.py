@@ -7,36 +7,43 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from .digests import blob_name, file_digest, state_of
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
-CONFIGURATION = ("config.json", "params.json", "hf_quant_config.json", "quantize_config.json", "adapter_config.json")
+CONFIGURATION = (
+    "config.json", "params.json", "hf_quant_config.json", "quantize_config.json", "adapter_config.json",
+    "model.safetensors.index.json", "consolidated.safetensors.index.json",
+)
+"""Files beside the weights that say what they are, and which of them count."""
 
 
 class UnknownIdentity(Exception):
     """Files or settings whose meaning for KV is not known for sure; the text says why. Nothing is shared then."""
 
 
-def _files(folder: Path) -> list[Path]:
-    found = [path for path in folder.iterdir() if path.suffix in WEIGHTS or path.name in CONFIGURATION]
-    if not any(path.suffix in WEIGHTS for path in found):
+def _files(folder: Path, kinds: Sequence[str]) -> list[Path]:
+    found = [path for path in folder.iterdir() if path.suffix in kinds or path.name in CONFIGURATION]
+    names = {path.name for path in found}
+    if not any(path.suffix in kinds for path in found):
         raise UnknownIdentity(f"{folder}: no weights there")
-    if any(path.suffix == ".safetensors" for path in found):  # then the loader reads no others
+    # Then the loader reads no others; of an adapter's folder it takes the one file that has the adapter's name.
+    if any(path.suffix == ".safetensors" for path in found) and "adapter_config.json" not in names:
         found = [path for path in found if path.suffix == ".safetensors" or path.name in CONFIGURATION]
     return sorted(found, key=lambda path: path.name)
 
 
-def weights_digest(folder: Path, unchanged_since: float | None = None) -> str:
+def weights_digest(folder: Path, unchanged_since: float | None = None, kinds: Sequence[str] = WEIGHTS) -> str:
     """Digest of a folder's configuration and shards: the name and the whole content of each, so that it may take
     minutes where neither is known yet. Raises UnknownIdentity where there are none, or where a file changed after
-    `unchanged_since` (seconds since the epoch): the loaded weights and the files may differ then."""
-    before = folder_state(folder)
-    found = [folder] if folder.is_file() else _files(folder)
+    `unchanged_since` (seconds since the epoch): the loaded weights and the files may differ then. `kinds`: suffixes of
+    the files that are read; where all are, others only where there are no safetensors."""
+    before = folder_state(folder, kinds)
+    found = [folder] if folder.is_file() else _files(folder, kinds)
     digest = files_digest(folder.parent if folder.is_file() else folder, found, unchanged_since)
-    if folder_state(folder) != before:
+    if folder_state(folder, kinds) != before:
         raise UnknownIdentity(f"{folder}: its files change while they are read")
     return digest
 
@@ -55,10 +62,13 @@ def files_digest(folder: Path, paths: Iterable[Path], unchanged_since: float | N
     return digest.hexdigest()
 
 
-def folder_state(folder: Path) -> tuple[tuple[str, tuple[int, int, int, int]], ...]:
+def folder_state(
+    folder: Path, kinds: Sequence[str] = WEIGHTS
+) -> tuple[tuple[str, tuple[int, int, int, int]], ...]:
     """State of a folder's files (or of one file), which changes when one is replaced or rewritten."""
     try:
-        return tuple((path.name, state_of(path)) for path in ([folder] if folder.is_file() else _files(folder)))
+        found = [folder] if folder.is_file() else _files(folder, kinds)
+        return tuple((path.name, state_of(path)) for path in found)
     except OSError as error:
         raise UnknownIdentity(f"{folder}: {error}") from error
 

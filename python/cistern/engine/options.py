@@ -50,9 +50,13 @@ def _between(low: float, high: float) -> Callable[[str, Any], float]:
 
 
 def _name(name: str, value: Any) -> str:
-    if isinstance(value, str) and 1 <= len(value.encode("utf-8", "surrogatepass")) <= 256:
-        return value
-    raise WrongOption(f"{name}: {value!r} is not a name of 1 to 256 bytes")
+    try:
+        size = len(value.encode()) if isinstance(value, str) else 0
+    except UnicodeEncodeError:  # a half of a character, which JSON can say and no call of the store takes
+        size = 0
+    if 1 <= size <= 256:
+        return str(value)
+    raise WrongOption(f"{name}: {value!r} is not a name of 1 to 256 bytes of UTF-8")
 
 
 def _engine_name(name: str, value: Any) -> str:
@@ -193,6 +197,8 @@ def read(extra: Mapping[str, Any] | None, source: str = "options") -> Options:
 
 
 PREFIX = "cistern."
+MAX_TEXT = 400
+"""Characters of what is said of a wrong parameter, which quotes what a client sent and is kept to be said once."""
 
 
 @dataclass(frozen=True)
@@ -231,11 +237,13 @@ class RequestParameters:
         return Hints(self.outlook, self.importance, round(self.next_turn_s * 1000))  # type: ignore[arg-type]
 
 
-def read_parameters(params: Mapping[str, Any] | None) -> tuple[RequestParameters, list[str]]:
+def read_parameters(params: Any) -> tuple[RequestParameters, list[str]]:
     """A request's parameters, and a text for each wrong one. A request is not refused for a wrong one, but neither
     saved nor loaded, since its meaning is not known. Keys without our prefix are another's."""
     if not params:
         return RequestParameters(), []
+    if not isinstance(params, Mapping):  # an engine may take whatever a client says, and ends where this raises
+        return RequestParameters(no_save=True, no_load=True), [_shortened(f"{params!r} is not a mapping")]
     known = {one.name: one for one in fields(RequestParameters)}
     values: dict[str, Any] = {}
     wrong = []
@@ -255,5 +263,10 @@ def read_parameters(params: Mapping[str, Any] | None) -> tuple[RequestParameters
     if values.get("outlook") == "ended" and values.get("next_turn_s"):
         wrong.append(f"{PREFIX}next_turn_s: {values['next_turn_s']:g} with {PREFIX}outlook ended, after which none is")
     if wrong:
-        return RequestParameters(no_save=True, no_load=True), wrong
+        return RequestParameters(no_save=True, no_load=True), [_shortened(text) for text in wrong]
     return RequestParameters(**values), wrong
+
+
+def _shortened(text: str) -> str:
+    half = MAX_TEXT // 2
+    return text if len(text) <= MAX_TEXT else f"{text[:half]} ... {text[-half:]}"

@@ -61,6 +61,8 @@ class _SessionTransfers:
     mover: Mover
     number: int
     """The session's."""
+    connects: int
+    """How often this rank had connected by then: one that joins its session again does so with another store."""
     running: dict[int, tuple[_RunningOrder, list[int]]] = field(default_factory=dict)
     """By the mover's number: the order, and the blocks of it that the transfer moves."""
 
@@ -84,6 +86,8 @@ class Rank:
         """Number of the newest session that the scheduler side specified."""
         self._transfers: list[_SessionTransfers] = []
         """Oldest first."""
+        self._immovable = ""
+        """Why nothing can move pages by the session that stands."""
         self._waiting: list[tuple[_RunningOrder, LoadOrder]] = []
         """Loads that wait for this rank to join their session."""
         self._step = 0
@@ -204,7 +208,7 @@ class Rank:
                 self._end_save(running, 0, "the weights have changed")
                 continue
             if transfers is None or not self._stands(transfers, running):
-                self._end_save(running, 0, "this rank has no session")
+                self._end_save(running, 0, self._immovable or "this rank has no session")
                 continue
             self._start_save(transfers, running, order)
 
@@ -294,11 +298,17 @@ class Rank:
         session = self.connection.session
         if session is None or not self._layouts:
             return None
-        # A session's number is its own, of which namespaces may have come since.
-        if not self._transfers or self._transfers[-1].number != session.spec.number:
-            with unbound(beside=self._facts.ranks == 1):
-                mover = make_mover(session.store, self._layouts, self._staging, self._options.max_bytes_per_s)
-            self._transfers.append(_SessionTransfers(mover, session.spec.number))
+        # Namespaces may have come since; the session is the same as long as these are.
+        last, now = self._transfers[-1:], (session.spec.number, session.connects)
+        if not last or (last[0].number, last[0].connects) != now:
+            try:
+                with unbound(beside=self._facts.ranks == 1):
+                    mover = make_mover(session.store, self._layouts, self._staging, self._options.max_bytes_per_s)
+            except Exception as error:  # of any kind, such as no descriptor left: the engine computes
+                self._immovable = str(error)
+                return None
+            self._immovable = ""
+            self._transfers.append(_SessionTransfers(mover, *now))
         self._session = session
         return self._transfers[-1]
 
@@ -319,7 +329,7 @@ class Rank:
             elif transfers is not None and self._stands(transfers, running) and current and not refusal:
                 self._start_load(transfers, running, order)
             elif not current or refusal or late:
-                self._end_load(running, 0, "this rank has no session")
+                self._end_load(running, 0, self._immovable or "this rank has no session")
             else:
                 still.append((running, order))
         self._waiting = still

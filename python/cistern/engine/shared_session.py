@@ -129,7 +129,7 @@ class SharedSession:
                 fields=tuple(common.with_(("adapter", digest)).items for digest in self._namespaces),
                 groups=tuple(
                     GroupShape(
-                        one.name, "window" if one.window_tokens else "full", one.window_tokens,
+                        one.name, "window" if one.window_tokens else "full", self._reach(one.window_tokens),
                         tuple(rank.page_bytes[group] for rank in parts for _ in range(one.pages_per_block)),
                     )
                     for group, one in enumerate(facts.groups)
@@ -145,6 +145,11 @@ class SharedSession:
                 labels=facts.labels,
             )
         )
+
+    def _reach(self, window_tokens: int) -> int:
+        """What the store is to have of a window's group behind the end of a match: a load ends a block before it where
+        it would leave nothing to compute, and another one where the engine drafts (Plan.external_tokens)."""
+        return window_tokens and window_tokens + (1 + self._facts.drafts) * self._facts.block_tokens
 
     # ------------------------------------------------------------------ the session
 
@@ -207,6 +212,8 @@ class SharedSession:
             if now - self._began < JOIN_S:
                 return True
             namespace = 0
+        elif self._connection.lacking and self.session is not None and namespace >= len(self.session.namespaces):
+            return False
         possible = (
             len(self._ranks) < self._facts.ranks or self._connection.failures == 0
             or (self._options.start_node and not self._connection.start_failure)

@@ -68,13 +68,16 @@ class LoadLeases:
         self._connection = connection
         self._leases: dict[int, Lease] = {}
         """By the load's order. Of the connection's thread."""
+        self._connects = 0
+        """Number of the session that they are of."""
 
     def take(self, order: LoadOrder, keys: Sequence[bytes]) -> None:
-        """`keys`: the request's, from its first block on."""
-        chain = Chain(keys[: order.first_block + len(order.keys)])
+        """`keys`: of the chain that is held, from the request's first block on: at least to the load's end."""
+        chain = Chain(keys)
         lease_us = min(order.deadline_us + LEASE_EXTRA_US, MAX_LEASE_US)
 
         def work(session: Session) -> None:
+            self._let_go_of_former(session)
             answer = session.store.match(session.namespaces[order.namespace], chain, hold_us=lease_us)
             if answer.hold is not None:
                 self._leases[order.id] = answer.hold
@@ -84,7 +87,15 @@ class LoadLeases:
     def release(self, order_id: int) -> None:
         self._connection.submit(partial(self._release, order_id))
 
-    def _release(self, order_id: int, _: Session) -> None:
+    def _let_go_of_former(self, session: Session) -> None:
+        """What was to be released when no session stood is not: such a lease has ended, but keeps its node's memory
+        mapped and the session's descriptors open."""
+        if session.connects != self._connects:
+            self._leases.clear()
+            self._connects = session.connects
+
+    def _release(self, order_id: int, session: Session) -> None:
+        self._let_go_of_former(session)
         lease = self._leases.pop(order_id, None)
         if lease is not None:
             lease.release()

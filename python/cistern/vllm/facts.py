@@ -128,14 +128,15 @@ def _groups(vllm_config: Any, kv_cache_config: Any, block_tokens: int) -> tuple[
 
 
 def _window(number: int, layers: Sequence[str], spec: Any) -> int:
-    """The widest window of a group's layers; 0 where one of them needs everything."""
+    """The widest window of a group's layers, as far back as vLLM keeps pages for it; 0 where one of them needs
+    everything."""
     from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec
 
     windows = set()
     for one in (versions.layer_specs(spec) or {"": spec}).values():
         kind = type(one)
         if kind is SlidingWindowSpec:
-            windows.add(int(one.sliding_window))
+            windows.add(int(one.sliding_window) + int(getattr(one, "extra_retained_tokens", 0)))
         elif kind in (FullAttentionSpec, MLAAttentionSpec) and getattr(one, "attention_chunk_size", None) is None:
             windows.add(0)
         else:

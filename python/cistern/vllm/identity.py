@@ -22,7 +22,10 @@ from ..engine.identity import Fields, digest_of
 from .positions import position_fields
 from .sources import code_of
 
-KNOWN_LOADERS = ("auto", "hf", "safetensors", "pt", "mistral", "gguf", "npcache", "fastsafetensors")
+KNOWN_LOADERS = ("auto", "hf", "safetensors", "pt", "mistral", "gguf", "fastsafetensors")
+"""npcache is none: it reads a copy of the weights that it made once, whatever the files are by now."""
+CONSOLIDATED = "consolidated*.safetensors"
+"""Mistral's own files, which lie beside others of the same model."""
 WITHOUT_KV = ("ngram", "[ngram]", "ngram_gpu", "suffix", "medusa", "mlp_speculator")
 """Ways of speculation that draft without KV of their own: the target's is what it is without them."""
 SWITCHES = (
@@ -57,7 +60,11 @@ def weights(model: Any, load: Any, began: float) -> str:
         raise UnknownIdentity(f"load_format {kind}: not known how it loads")
     if elsewhere := getattr(model, "model_weights", ""):
         raise UnknownIdentity(f"the weights are loaded from {elsewhere}, not from files of this host")
-    return "files " + weights_digest(folder_of(model, load, began), began)
+    folder = folder_of(model, load, began)
+    if kind == "pt":
+        return "pt files " + weights_digest(folder, began, (".pt",))
+    consolidated = kind == "mistral" or (kind == "auto" and folder.is_dir() and any(folder.glob(CONSOLIDATED)))
+    return f"{'consolidated ' if consolidated else ''}files {weights_digest(folder, began)}"
 
 
 def folder_of(model: Any, load: Any, began: float) -> Path:
@@ -65,6 +72,8 @@ def folder_of(model: Any, load: Any, began: float) -> Path:
     path = Path(model.model)
     if path.exists():
         return path
+    if os.environ.get("VLLM_USE_MODELSCOPE", "").strip().lower() in ("1", "true"):
+        raise UnknownIdentity(f"{model.model} is ModelScope's, whose cache is not known: name its folder as the model")
     commit = getattr(model.hf_config, "_commit_hash", None)
     return hub_snapshot(model.model, model.revision, load.download_dir, commit, began)
 

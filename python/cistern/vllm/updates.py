@@ -85,10 +85,11 @@ def watch(worker: Any, rank: Rank) -> None:
 
 
 def _models(worker: Any) -> list[Any]:
-    """The model, and the draft's where it has one."""
+    """The model, and the draft's where it has one; the two model runners call differently what drafts."""
     runner = worker.model_runner
     found = [runner.get_model()]
-    draft = getattr(getattr(runner, "drafter", None), "model", None)
+    drafts = getattr(runner, "drafter", None) or getattr(runner, "speculator", None)
+    draft = getattr(drafts, "model", None)
     return [draft, *found] if draft is not None else found
 
 
