@@ -236,6 +236,37 @@ TEST_F(CellTest, CompactedWatchReadsAllInOneTransaction) {
   EXPECT_EQ(member(1).state().seen, cell_.etcd.header().revision);
 }
 
+// Of an etcd that others write to and compact, while the cell itself changes nothing.
+TEST_F(CellTest, QuietCellInACompactedEtcdReadsAllOnce) {
+  StartCell(2);
+  for (int i = 0; i < 10; ++i) Commit("/another/key", "value");
+  cell_.etcd.Compact(cell_.etcd.header().revision);
+  cell_.etcd.CancelWatches();
+  const std::uint64_t views = member(0).state().views;
+  cell_.RunFor(20 * kSecond);
+  EXPECT_LE(member(0).state().views, views + 4);
+  EXPECT_TRUE(cell_.Drop(node(1), DropOfKeys(name_, {KeyOf(1)})).has_value());
+}
+
+TEST_F(CellTest, MemberThatCameAndWentBehindACompactionIsNoSignOfAnotherEtcd) {
+  StartCell(2);
+  Put(1, {KeyOf(1)});
+  const std::uint64_t history = member(0).state().history;
+  cell_.etcd.Cut("a");
+  const auto dropped = cell_.Drop(node(1), DropOfKeys(name_, {KeyOf(2)}), DropWait::kDurable);
+  ASSERT_TRUE(dropped.has_value());
+  cell_.Start(cell_.Add("c"));
+  ASSERT_TRUE(cell_.RunUntil(2 * kSecond, [this] { return member(2).joined(); }));
+  cell_.loop->BlockOn(member(2).Leave(cell_.clock.Now().PlusUs(kSecond)));
+  cell_.Kill(node(2));
+  cell_.etcd.Compact(dropped->revision);
+  cell_.etcd.CancelWatches();
+  cell_.etcd.Heal("a");
+  cell_.RunFor(20 * kSecond);
+  EXPECT_EQ(member(0).state().history, history);
+  EXPECT_TRUE(Has(1, KeyOf(1)));
+}
+
 TEST_F(CellTest, SilentWatchIsFoundByALook) {
   StartCell(2);
   Put(1, {KeyOf(1)});

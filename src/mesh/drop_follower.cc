@@ -377,8 +377,11 @@ Task<Conclusion> DropFollower::Follow() {
       if (taken.what != What::kGoOn) co_return taken;
     } else if (events.error().code() == Code::kLapsed) {
       watch.reset();
+      // The next watch begins with the last put. One of long ago may be compacted too, or a key that came and
+      // went behind it, which is not read and would look like another etcd's.
+      const Status written = co_await membership_.WriteAgain();
       Conclusion read = co_await ReadAll();
-      if (read.what == What::kUnreached) (void)co_await SleepUntil(Soon(100'000, 500'000));
+      if (!written.ok() || read.what == What::kUnreached) (void)co_await SleepUntil(Soon(100'000, 500'000));
       if (read.what != What::kGoOn && read.what != What::kUnreached) co_return read;
       if (!state_.joined && read.what == What::kGoOn) {
         state_.joined = true;
