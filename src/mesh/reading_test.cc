@@ -617,6 +617,23 @@ TEST_F(ReadingTest, CallerWithMoreTimeReadsWhatAnotherHadTooLittleTimeFor) {
   loop->BlockOn(readers.Close());
 }
 
+// The rail is opened for all who read of the peer.
+TEST_F(ReadingTest, RailThatOneWithLittleTimeBeganToOpenIsThereForWhoHasMore) {
+  StartNodes(2);
+  PutChain(0, 1, 8);
+  PutChain(0, 101, 108);
+  ASSERT_TRUE(Told(0));
+  const PeerMatch match = Find(1, 1, 8), other = Find(1, 101, 108);
+  ASSERT_NE(match.run, nullptr);
+  ASSERT_NE(other.run, nullptr);
+  auto hasty = node(1).reader->Read(match.run, 0, 8, 0, After(40));
+  auto patient = node(1).reader->Read(other.run, 0, 8, 0, After(kSecond));
+  const auto late = loop->BlockOn(std::move(hasty));
+  ASSERT_FALSE(late.has_value());
+  EXPECT_EQ(late.error().code(), Code::kTooLate);
+  EXPECT_EQ(loop->BlockOn(std::move(patient)).value_or(0), 8u);
+}
+
 TEST_F(ReadingTest, QuestionThatNeverWentOutSaysNothingOfThePeer) {
   StartNodes(2);
   for (std::uint64_t n = 1; n <= 40; ++n) Put(0, n, std::nullopt);
