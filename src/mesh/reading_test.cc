@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <deque>
+#include <limits>
 
 #include "mesh/test_mesh.h"
 
@@ -741,6 +742,17 @@ class LiarTest : public ReadingTest {
     answer.head = Encode(*head);
   }
 };
+
+TEST_F(LiarTest, TimeThatNobodyWaitsForIsNoneInThePast) {
+  StartNodes(2);
+  PutAndTell(0, 8);
+  node(0).match_lie = [](MatchReply& reply) {
+    for (MatchRun& run : reply.runs) run.ready_in_us = std::numeric_limits<std::int64_t>::max();
+  };
+  const PeerMatch match = Find(1, 1, 8);
+  ASSERT_FALSE(match.runs.empty());
+  for (const MatchRun& run : match.runs) EXPECT_GT(run.ready_in_us, 60 * kSecond);
+}
 
 TEST_F(LiarTest, FlippedByteIsAMiss) {
   std::vector<std::byte> other;
