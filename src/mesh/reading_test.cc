@@ -545,6 +545,44 @@ TEST_F(ReadingTest, P5WhatLandsForManyReadersOfAPeerIsBounded) {
   loop->BlockOn(readers.Close());
 }
 
+// Each that comes later needs less room than it.
+TEST_F(ReadingTest, P5LargeBlockIsReadThoughSmallOnesOfItsPeerNeverEnd) {
+  constexpr std::uint64_t kReaders = 20, kLarge = 10'000;
+  StartNodes(2, Blocks(), {.headers = 20});
+  Put(0, kLarge, std::nullopt, 12u << 20);
+  std::vector<std::shared_ptr<const PeerRun>> runs;
+  for (std::uint64_t n = 1; n <= 8 * kReaders; ++n) Put(0, n, std::nullopt, 1u << 20);
+  ASSERT_TRUE(Told(0));
+  for (std::uint64_t n = 1; n <= 8 * kReaders; ++n) {
+    runs.push_back(Find(1, n, n).run);
+    ASSERT_NE(runs.back(), nullptr) << n;
+  }
+  const PeerMatch large = Find(1, kLarge, kLarge);
+  ASSERT_NE(large.run, nullptr);
+  std::vector<Result<std::size_t>> outcomes(runs.size() + 1, Result<std::size_t>(0));
+  int ended = 0, large_ended = 0;
+  TaskGroup readers(executor());
+  std::size_t begun = 0;
+  const auto begin = [&] {
+    while (begun < runs.size() && begun < static_cast<std::size_t>(ended) + kReaders) {
+      readers.Spawn(ReadInto(executor(), 1, runs[begun], After(10 * kSecond), &outcomes[begun], &ended));
+      ++begun;
+    }
+  };
+  begin();
+  readers.Spawn(ReadInto(executor(), 1, large.run, After(10 * kSecond), &outcomes.back(), &large_ended));
+  int ended_before = 0;
+  const auto all = [&] {
+    begin();
+    if (large_ended == 0) ended_before = ended;
+    return large_ended == 1 && ended == static_cast<int>(runs.size());
+  };
+  ASSERT_TRUE(RunUntil(all));
+  for (const auto& outcome : outcomes) EXPECT_EQ(outcome.value_or(0), 1u);
+  EXPECT_LE(ended_before, static_cast<int>(3 * kReaders));
+  loop->BlockOn(readers.Close());
+}
+
 TEST_F(ReadingTest, RecordThatGaveWayWhileItWasSentIsAskedForOnceMore) {
   StartNodes(2);
   PutAndTell(0, 9);
