@@ -187,6 +187,43 @@ TEST_F(CellTest, MemberThatStartsAnewIsReachedAtOnceHoweverLongItWasAway) {
   EXPECT_TRUE(cell_.RunUntil(kSecond, [this] { return member(2).reachable() == 2; }));
 }
 
+// Answers when it is let.
+class SlowListener final : public PeerListener {
+ public:
+  explicit SlowListener(Executor& executor) : executor_(executor) {}
+  Executor& executor() { return executor_; }
+  void Connected(std::uint64_t) override {}
+  void Disconnected(std::uint64_t) override {}
+  void Heard(std::uint64_t, std::uint16_t, net::ConstPiece) override {}
+  Task<Result<std::vector<std::byte>>> Answer(std::uint64_t, std::uint16_t, net::ConstPiece,
+                                              Instant) override {
+    ++asked;
+    co_await let.Wait();
+    co_return std::vector<std::byte>();
+  }
+
+  int asked = 0;
+  Event let;
+
+ private:
+  Executor& executor_;
+};
+
+TEST_F(CellTest, MemberThatIsStillAnsweringIsReachedAgainAtOnce) {
+  StartCell(2);
+  SlowListener listener(cell_.executor());
+  member(0).SetListener(&listener);
+  const std::uint64_t a = member(0).options().process_number;
+  auto asked = member(1).links().Ask(a, 1, {}, cell_.clock.Now().PlusUs(60 * kSecond));
+  ASSERT_TRUE(cell_.RunUntil(kSecond, [&] { return listener.asked == 1; }));
+  cell_.network.Reset("a", "b");
+  EXPECT_EQ(cell_.loop->BlockOn(std::move(asked)).error().code(), Code::kGone);
+  EXPECT_TRUE(cell_.RunUntil(kSecond, [&] { return member(1).Reaches(a); }));
+  EXPECT_TRUE(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(1)}), DropWait::kApplied, kSecond).has_value());
+  listener.let.Set();
+  member(0).SetListener(nullptr);
+}
+
 TEST_F(CellTest, MemberBehindTheFloorDiscardsWhatItHas) {
   StartCell(3);
   Put(2, {KeyOf(1)});
