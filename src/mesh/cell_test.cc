@@ -224,6 +224,23 @@ TEST_F(CellTest, MemberThatIsStillAnsweringIsReachedAgainAtOnce) {
   member(0).SetListener(nullptr);
 }
 
+TEST_F(CellTest, WhatOneMemberTrimsTheOthersKeepNoNoteOf) {
+  StartCell(2);
+  const auto dropped = cell_.Drop(node(1), DropOfKeys(name_, {KeyOf(9)}));
+  ASSERT_TRUE(dropped.has_value());
+  ASSERT_TRUE(cell_.Drop(node(1), EndOf(name_, 7)).has_value());
+  EXPECT_GT(member(1).state().kept_drops.bytes(), 0u);
+  EXPECT_GT(member(1).state().kept_ends.bytes(), 0u);
+  cell_.RunFor(CellLimits::kTrimAgeUs + kSecond);
+  const std::int64_t seen = member(0).state().seen;
+  ASSERT_TRUE(cell_.loop->BlockOn(member(0).Trim({seen, seen})).ok());
+  cell_.RunFor(kSecond);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(member(i).state().kept_drops.bytes(), 0u) << i;
+    EXPECT_EQ(member(i).state().kept_ends.bytes(), 0u) << i;
+  }
+}
+
 TEST_F(CellTest, MemberBehindTheFloorDiscardsWhatItHas) {
   StartCell(3);
   Put(2, {KeyOf(1)});

@@ -453,6 +453,8 @@ Task<Conclusion> DropFollower::Take(std::vector<WatchEvent> events, std::int64_t
     } else if (key == keys_.Floor()) {
       state_.floor = put ? CellFloor::Decode(event.key.value).value_or(state_.floor) : CellFloor();
       state_.floor_revision = put ? revision : 0;
+      state_.kept_drops.Trimmed(state_.floor.drops);
+      state_.kept_ends.Trimmed(state_.floor.ends);
     } else if (const std::string_view id = keys_.IdOf(key); !id.empty()) {
       of_members = true;
       const auto value = put ? MemberValue::Decode(event.key.value) : std::nullopt;

@@ -53,8 +53,6 @@ Task<Status> Trimmer::Trim(CellFloor floor) {
     co_return status;
   if (Status status = co_await DeleteUpTo(keys_.Ends(), floor.ends, &revision); !status.ok())
     co_return status;
-  state_.kept_drops.Trimmed(floor.drops);
-  state_.kept_ends.Trimmed(floor.ends);
   if (!compacts_) co_return Status();
   deadline = executor().Now().PlusUs(CellLimits::kCallUs);
   co_return co_await etcd_.Compact(revision, deadline);
