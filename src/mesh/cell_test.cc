@@ -241,6 +241,23 @@ TEST_F(CellTest, WhatOneMemberTrimsTheOthersKeepNoNoteOf) {
   }
 }
 
+TEST_F(CellTest, WhatATrimLeftBehindItsFloorIsDeletedByALaterOne) {
+  cell_.etcd.SetLags({.answer_us = 10'000, .event_us = 1'000});
+  StartCell(2);
+  const auto dropped = cell_.Drop(node(1), DropOfKeys(name_, {KeyOf(9)}));
+  ASSERT_TRUE(dropped.has_value());
+  cell_.RunFor(CellLimits::kTrimAgeUs + kSecond);
+  auto trim = member(0).Trim({dropped->revision, 0});
+  ASSERT_TRUE(cell_.RunUntil(kSecond, [&] { return member(1).state().floor.drops == dropped->revision; }));
+  cell_.etcd.Cut("a");
+  EXPECT_FALSE(cell_.loop->BlockOn(std::move(trim)).ok());
+  cell_.etcd.Heal("a");
+  const CellKeys keys("/cistern/");
+  ASSERT_EQ(KeysOf(keys.Drops()), 1u);
+  cell_.RunFor(2 * Trimmer::kEveryUs);
+  EXPECT_EQ(KeysOf(keys.Drops()), 0u);
+}
+
 TEST_F(CellTest, MemberBehindTheFloorDiscardsWhatItHas) {
   StartCell(3);
   Put(2, {KeyOf(1)});
