@@ -258,6 +258,32 @@ TEST_F(CellTest, WhatATrimLeftBehindItsFloorIsDeletedByALaterOne) {
   EXPECT_EQ(KeysOf(keys.Drops()), 0u);
 }
 
+// As many as the cell writes in four minutes, as large as they are where many keys are dropped.
+TEST_F(CellTest, MemberJoinsBehindManyLargeBatchesAndTheyAreTrimmed) {
+  StartCell(1);
+  const CellKeys keys("/cistern/");
+  std::vector<CellDrop> drops;
+  std::size_t bytes = 0;
+  for (std::uint64_t n = 0;; ++n) {
+    drops.push_back(DropOfKeys(name_, {}));
+    for (std::uint64_t key = 0; key < 500; ++key) drops.back().keys.push_back(KeyOf(1'000 * n + key));
+    bytes += EncodedBytes(drops.back());
+    if (bytes > DropLimits::kBatchBytes) break;
+  }
+  drops.pop_back();
+  const std::string large = EncodeBatch(drops);
+  ASSERT_GT(large.size(), DropLimits::kBatchBytes * 9 / 10);
+  for (std::uint64_t n = 0; n < 600; ++n) Commit(keys.Drops() + CellKeys::BatchName(7, n), large);
+  cell_.Start(cell_.Add("b"));
+  ASSERT_TRUE(cell_.RunUntil(20 * kSecond, [this] { return member(1).joined(); }));
+  EXPECT_EQ(member(1).state().seen, cell_.etcd.header().revision);
+  cell_.RunFor(CellLimits::kTrimAgeUs + kSecond);
+  const std::int64_t seen = member(0).state().seen;
+  const Status trimmed = cell_.loop->BlockOn(member(0).Trim({seen, seen}));
+  EXPECT_TRUE(trimmed.ok()) << trimmed.ToString();
+  EXPECT_EQ(KeysOf(keys.Drops()), 0u);
+}
+
 TEST_F(CellTest, MemberBehindTheFloorDiscardsWhatItHas) {
   StartCell(3);
   Put(2, {KeyOf(1)});
