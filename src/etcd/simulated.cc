@@ -2,6 +2,7 @@
 #include "etcd/simulated.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "base/event.h"
@@ -12,6 +13,22 @@ namespace {
 
 constexpr std::int64_t kLeastLeaseS = 2;  // with etcd's own election timeout
 constexpr std::int64_t kSlowness = 100;
+
+// Of a key, as the gateway says it besides key and value.
+constexpr std::size_t kKeyBytes = 150;
+
+// What the gateway's answer takes, which has keys and values in base64.
+std::size_t AnswerBytes(std::span<const RangeAnswer> ranges) {
+  std::size_t bytes = 0;
+  for (const RangeAnswer& range : ranges) {
+    for (const KeyValue& key : range.keys) bytes += (key.key.size() + key.value.size()) * 4 / 3 + kKeyBytes;
+  }
+  return bytes;
+}
+
+Status TooLong(Code code) {
+  return Status(code, Text("simulated etcd: the answer is longer than ", Limits::kAnswerBytes, " bytes"));
+}
 
 // A key as one revision left it.
 struct KeyVersion {
@@ -479,6 +496,7 @@ Result<RangeAnswer> SimulatedEtcd::DoRange(const RangeRequest& request) const {
                                      state_->compacted));
   RangeAnswer answer = state_->Range(request.keys, request.revision > 0 ? request.revision : state_->revision,
                                      request.limit, request.count_only);
+  if (AnswerBytes({&answer, 1}) > Limits::kAnswerBytes) return Error(TooLong(Code::kInvalid));
   answer.header = header();
   return answer;
 }
@@ -525,6 +543,8 @@ Result<TransactionAnswer> SimulatedEtcd::DoCommit(const Transaction& transaction
     bool again = false;
     return Error(TakeRoom(again));
   }
+  // It has taken effect.
+  if (AnswerBytes(answer.ranges) > Limits::kAnswerBytes) return Error(TooLong(Code::kTooLate));
   answer.header = header();
   for (RangeAnswer& range : answer.ranges) range.header = answer.header;
   return answer;

@@ -7,6 +7,8 @@
 #include <string>
 
 #include "base/event.h"
+#include "etcd/etcd.h"
+#include "mesh/cell_drop.h"
 #include "mesh/cell_keys.h"
 #include "mesh/cell_view.h"
 #include "mesh/drop_list.h"
@@ -19,13 +21,15 @@ struct CellLimits {
   static constexpr std::int64_t kKeepAliveUs = 3'000'000;
   static constexpr std::int64_t kLookUs = 2'000'000;  // how often it is proven that the watch lives
   static constexpr std::int64_t kCallUs = 1'500'000;  // of one question to etcd
-  static constexpr std::int64_t kPageKeys = 512;      // of drops in one answer of etcd
+  static constexpr std::int64_t kPageKeys = 64;       // of drops in one answer of etcd, and of ends
   // How long who trims a batch has seen it: by then each member that reaches etcd has looked whether that is
   // the one that it was.
   static constexpr std::int64_t kTrimAgeUs = kLeaseS * 1'000'000;
   static constexpr std::int64_t kKeepDropsUs = 24ll * 3600 * 1'000'000, kKeepEndsUs = 3600ll * 1'000'000;
   static constexpr std::uint64_t kKeepBytes = 256u << 20;  // of drops, and of ends
 };
+// A page of each is one answer, in base64, beside all that is small.
+static_assert(2 * CellLimits::kPageKeys * DropLimits::kBatchBytes * 4 / 3 < etcd::Limits::kAnswerBytes / 2);
 
 // A key of etcd that was seen and that only a trim deletes: etcd without it is not the one that was seen.
 struct Witness {

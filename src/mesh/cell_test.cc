@@ -187,6 +187,103 @@ TEST_F(CellTest, MemberThatStartsAnewIsReachedAtOnceHoweverLongItWasAway) {
   EXPECT_TRUE(cell_.RunUntil(kSecond, [this] { return member(2).reachable() == 2; }));
 }
 
+// Answers when it is let.
+class SlowListener final : public PeerListener {
+ public:
+  explicit SlowListener(Executor& executor) : executor_(executor) {}
+  Executor& executor() { return executor_; }
+  void Connected(std::uint64_t) override {}
+  void Disconnected(std::uint64_t) override {}
+  void Heard(std::uint64_t, std::uint16_t, net::ConstPiece) override {}
+  Task<Result<std::vector<std::byte>>> Answer(std::uint64_t, std::uint16_t, net::ConstPiece,
+                                              Instant) override {
+    ++asked;
+    co_await let.Wait();
+    co_return std::vector<std::byte>();
+  }
+
+  int asked = 0;
+  Event let;
+
+ private:
+  Executor& executor_;
+};
+
+TEST_F(CellTest, MemberThatIsStillAnsweringIsReachedAgainAtOnce) {
+  StartCell(2);
+  SlowListener listener(cell_.executor());
+  member(0).SetListener(&listener);
+  const std::uint64_t a = member(0).options().process_number;
+  auto asked = member(1).links().Ask(a, 1, {}, cell_.clock.Now().PlusUs(60 * kSecond));
+  ASSERT_TRUE(cell_.RunUntil(kSecond, [&] { return listener.asked == 1; }));
+  cell_.network.Reset("a", "b");
+  EXPECT_EQ(cell_.loop->BlockOn(std::move(asked)).error().code(), Code::kGone);
+  EXPECT_TRUE(cell_.RunUntil(kSecond, [&] { return member(1).Reaches(a); }));
+  EXPECT_TRUE(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(1)}), DropWait::kApplied, kSecond).has_value());
+  listener.let.Set();
+  member(0).SetListener(nullptr);
+}
+
+TEST_F(CellTest, WhatOneMemberTrimsTheOthersKeepNoNoteOf) {
+  StartCell(2);
+  const auto dropped = cell_.Drop(node(1), DropOfKeys(name_, {KeyOf(9)}));
+  ASSERT_TRUE(dropped.has_value());
+  ASSERT_TRUE(cell_.Drop(node(1), EndOf(name_, 7)).has_value());
+  EXPECT_GT(member(1).state().kept_drops.bytes(), 0u);
+  EXPECT_GT(member(1).state().kept_ends.bytes(), 0u);
+  cell_.RunFor(CellLimits::kTrimAgeUs + kSecond);
+  const std::int64_t seen = member(0).state().seen;
+  ASSERT_TRUE(cell_.loop->BlockOn(member(0).Trim({seen, seen})).ok());
+  cell_.RunFor(kSecond);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(member(i).state().kept_drops.bytes(), 0u) << i;
+    EXPECT_EQ(member(i).state().kept_ends.bytes(), 0u) << i;
+  }
+}
+
+TEST_F(CellTest, WhatATrimLeftBehindItsFloorIsDeletedByALaterOne) {
+  cell_.etcd.SetLags({.answer_us = 10'000, .event_us = 1'000});
+  StartCell(2);
+  const auto dropped = cell_.Drop(node(1), DropOfKeys(name_, {KeyOf(9)}));
+  ASSERT_TRUE(dropped.has_value());
+  cell_.RunFor(CellLimits::kTrimAgeUs + kSecond);
+  auto trim = member(0).Trim({dropped->revision, 0});
+  ASSERT_TRUE(cell_.RunUntil(kSecond, [&] { return member(1).state().floor.drops == dropped->revision; }));
+  cell_.etcd.Cut("a");
+  EXPECT_FALSE(cell_.loop->BlockOn(std::move(trim)).ok());
+  cell_.etcd.Heal("a");
+  const CellKeys keys("/cistern/");
+  ASSERT_EQ(KeysOf(keys.Drops()), 1u);
+  cell_.RunFor(2 * Trimmer::kEveryUs);
+  EXPECT_EQ(KeysOf(keys.Drops()), 0u);
+}
+
+// As many as the cell writes in four minutes, as large as they are where many keys are dropped.
+TEST_F(CellTest, MemberJoinsBehindManyLargeBatchesAndTheyAreTrimmed) {
+  StartCell(1);
+  const CellKeys keys("/cistern/");
+  std::vector<CellDrop> drops;
+  std::size_t bytes = 0;
+  for (std::uint64_t n = 0;; ++n) {
+    drops.push_back(DropOfKeys(name_, {}));
+    for (std::uint64_t key = 0; key < 500; ++key) drops.back().keys.push_back(KeyOf(1'000 * n + key));
+    bytes += EncodedBytes(drops.back());
+    if (bytes > DropLimits::kBatchBytes) break;
+  }
+  drops.pop_back();
+  const std::string large = EncodeBatch(drops);
+  ASSERT_GT(large.size(), DropLimits::kBatchBytes * 9 / 10);
+  for (std::uint64_t n = 0; n < 600; ++n) Commit(keys.Drops() + CellKeys::BatchName(7, n), large);
+  cell_.Start(cell_.Add("b"));
+  ASSERT_TRUE(cell_.RunUntil(20 * kSecond, [this] { return member(1).joined(); }));
+  EXPECT_EQ(member(1).state().seen, cell_.etcd.header().revision);
+  cell_.RunFor(CellLimits::kTrimAgeUs + kSecond);
+  const std::int64_t seen = member(0).state().seen;
+  const Status trimmed = cell_.loop->BlockOn(member(0).Trim({seen, seen}));
+  EXPECT_TRUE(trimmed.ok()) << trimmed.ToString();
+  EXPECT_EQ(KeysOf(keys.Drops()), 0u);
+}
+
 TEST_F(CellTest, MemberBehindTheFloorDiscardsWhatItHas) {
   StartCell(3);
   Put(2, {KeyOf(1)});
@@ -234,6 +331,37 @@ TEST_F(CellTest, CompactedWatchReadsAllInOneTransaction) {
   cell_.etcd.Heal("b");
   ASSERT_TRUE(cell_.RunUntil(20 * kSecond, [this] { return !Has(1, KeyOf(1)); }));
   EXPECT_EQ(member(1).state().seen, cell_.etcd.header().revision);
+}
+
+// Of an etcd that others write to and compact, while the cell itself changes nothing.
+TEST_F(CellTest, QuietCellInACompactedEtcdReadsAllOnce) {
+  StartCell(2);
+  for (int i = 0; i < 10; ++i) Commit("/another/key", "value");
+  cell_.etcd.Compact(cell_.etcd.header().revision);
+  cell_.etcd.CancelWatches();
+  const std::uint64_t views = member(0).state().views;
+  cell_.RunFor(20 * kSecond);
+  EXPECT_LE(member(0).state().views, views + 4);
+  EXPECT_TRUE(cell_.Drop(node(1), DropOfKeys(name_, {KeyOf(1)})).has_value());
+}
+
+TEST_F(CellTest, MemberThatCameAndWentBehindACompactionIsNoSignOfAnotherEtcd) {
+  StartCell(2);
+  Put(1, {KeyOf(1)});
+  const std::uint64_t history = member(0).state().history;
+  cell_.etcd.Cut("a");
+  const auto dropped = cell_.Drop(node(1), DropOfKeys(name_, {KeyOf(2)}), DropWait::kDurable);
+  ASSERT_TRUE(dropped.has_value());
+  cell_.Start(cell_.Add("c"));
+  ASSERT_TRUE(cell_.RunUntil(2 * kSecond, [this] { return member(2).joined(); }));
+  cell_.loop->BlockOn(member(2).Leave(cell_.clock.Now().PlusUs(kSecond)));
+  cell_.Kill(node(2));
+  cell_.etcd.Compact(dropped->revision);
+  cell_.etcd.CancelWatches();
+  cell_.etcd.Heal("a");
+  cell_.RunFor(20 * kSecond);
+  EXPECT_EQ(member(0).state().history, history);
+  EXPECT_TRUE(Has(1, KeyOf(1)));
 }
 
 TEST_F(CellTest, SilentWatchIsFoundByALook) {

@@ -377,8 +377,11 @@ Task<Conclusion> DropFollower::Follow() {
       if (taken.what != What::kGoOn) co_return taken;
     } else if (events.error().code() == Code::kLapsed) {
       watch.reset();
+      // The next watch begins with the last put. One of long ago may be compacted too, or a key that came and
+      // went behind it, which is not read and would look like another etcd's.
+      const Status written = co_await membership_.WriteAgain();
       Conclusion read = co_await ReadAll();
-      if (read.what == What::kUnreached) (void)co_await SleepUntil(Soon(100'000, 500'000));
+      if (!written.ok() || read.what == What::kUnreached) (void)co_await SleepUntil(Soon(100'000, 500'000));
       if (read.what != What::kGoOn && read.what != What::kUnreached) co_return read;
       if (!state_.joined && read.what == What::kGoOn) {
         state_.joined = true;
@@ -450,6 +453,8 @@ Task<Conclusion> DropFollower::Take(std::vector<WatchEvent> events, std::int64_t
     } else if (key == keys_.Floor()) {
       state_.floor = put ? CellFloor::Decode(event.key.value).value_or(state_.floor) : CellFloor();
       state_.floor_revision = put ? revision : 0;
+      state_.kept_drops.Trimmed(state_.floor.drops);
+      state_.kept_ends.Trimmed(state_.floor.ends);
     } else if (const std::string_view id = keys_.IdOf(key); !id.empty()) {
       of_members = true;
       const auto value = put ? MemberValue::Decode(event.key.value) : std::nullopt;

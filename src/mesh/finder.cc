@@ -14,6 +14,8 @@ namespace {
 
 // Copied, or read, in the time of a step.
 constexpr std::size_t kKeysAStep = kStepBytes / 2 / sizeof(BlockKey);
+// No call waits for so long; whoever says more may say anything.
+constexpr double kMostReadyUs = 3'600e6;
 
 std::size_t FreeGroups(const catalog::NamespaceEntry& entry) {
   return static_cast<std::size_t>(std::ranges::count_if(
@@ -267,7 +269,7 @@ Status Finder::Take(const MatchReply& reply, std::size_t keys, std::shared_ptr<P
     us += static_cast<double>(BytesOf(*entry, *run, at, said.blocks)) / bytes_per_us;
     run->on_flash.insert(run->on_flash.end(), said.blocks, said.where == Where::kFlash);
     at += said.blocks;
-    us = std::max(us, static_cast<double>(said.ready_in_us) + peer.answer_us);
+    us = std::min(std::max(us, static_cast<double>(said.ready_in_us) + peer.answer_us), kMostReadyUs);
     match->runs.push_back({said.blocks, Where::kPeer, static_cast<std::int64_t>(us)});
   }
   match->run = std::move(run);

@@ -74,6 +74,19 @@ Task<Status> Membership::Enter(std::int64_t history_revision) {
   co_return Status();
 }
 
+Task<Status> Membership::WriteAgain() {
+  const Status lapsed(Code::kLapsed, Text("member '", id_, "': its membership has lapsed"));
+  if (!entered_ || lease_ == 0) co_return lapsed;
+  const std::string value = value_.Encode();
+  etcd::Transaction write;
+  write.conditions.push_back({.key = key_, .what = Compare::What::kValue, .value = value});
+  write.then.push_back({.keys = {key_, ""}, .value = value, .lease = lease_});
+  const Instant deadline = executor().Now().PlusUs(CellLimits::kCallUs);
+  const Result<etcd::TransactionAnswer> written = co_await etcd_.Commit(std::move(write), deadline);
+  if (!written) co_return written.error();
+  co_return written->succeeded ? Status() : lapsed;
+}
+
 Task<void> Membership::KeepLease() {
   for (;;) {
     (void)co_await SleepUntil(executor().Now().PlusUs(CellLimits::kKeepAliveUs));

@@ -34,6 +34,9 @@ class Membership final {
   // Writes the key, under the history whose key has this revision. kBusy: another member has the id, and is
   // named; kLapsed: history or key changed meanwhile; etcd's errors.
   Task<Status> Enter(std::int64_t history_revision);
+  // Writes the key once more as it stands: a change that no compaction has forgotten yet. kLapsed: it does
+  // not stand; etcd's errors.
+  Task<Status> WriteAgain();
   // Renews the lease for ever.
   Task<void> KeepLease();
   // What a range of the key, asked for at this time, says. kLapsed: it is gone, or another host's; kDenied:

@@ -12,13 +12,15 @@ std::shared_ptr<PeerRails::Rails> PeerRails::To(std::uint64_t peer) {
   return known;
 }
 
-void PeerRails::BeginToDial(std::uint64_t peer, const std::shared_ptr<Rails>& rails, Instant deadline) {
+void PeerRails::BeginToDial(std::uint64_t peer, const std::shared_ptr<Rails>& rails) {
   if (rails->dialing || tasks_.closed()) return;
   rails->dialing = true;
-  tasks_.Spawn(Dial(peer, rails, deadline));
+  tasks_.Spawn(Dial(peer, rails));
 }
 
-Task<void> PeerRails::Dial(std::uint64_t peer, std::shared_ptr<Rails> rails, Instant deadline) {
+// For all who read of the peer, now and later: whoever came first may have little time.
+Task<void> PeerRails::Dial(std::uint64_t peer, std::shared_ptr<Rails> rails) {
+  const Instant deadline = executor().Now().PlusUs(kDialUs);
   // A copy: what is known of the peer may be forgotten meanwhile.
   const std::string address = addresses_[peer];
   Result<std::unique_ptr<net::Stream>> stream =
@@ -46,7 +48,7 @@ Task<Status> PeerRails::Read(std::uint64_t peer, std::span<const net::ConstPiece
     }
     // The second rail is opened when the first has something to do.
     const bool more = rails->open.empty() || (rails->open.size() < kRails && best->outstanding() > 0);
-    if (more) BeginToDial(peer, rails, deadline);
+    if (more) BeginToDial(peer, rails);
     if (best != nullptr && best->outstanding() < net::RailLimits::kBatches) {
       const Status status = co_await best->Read(questions, sink, deadline);
       co_return status;
@@ -64,7 +66,7 @@ Task<Status> PeerRails::Read(std::uint64_t peer, std::span<const net::ConstPiece
 Task<Status> PeerRails::Open(std::uint64_t peer, Instant deadline) {
   const std::shared_ptr<Rails> rails = To(peer);
   rails->DropBroken();
-  if (rails->open.empty()) BeginToDial(peer, rails, deadline);
+  if (rails->open.empty()) BeginToDial(peer, rails);
   while (rails->open.empty() && rails->dialing && !rails->forgotten) {
     const Status waited = co_await rails->dialed.Wait(deadline);
     if (!waited.ok()) co_return waited;

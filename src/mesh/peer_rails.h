@@ -19,7 +19,8 @@ namespace cistern::mesh {
 
 class PeerRails final : public BlockRails {
  public:
-  static constexpr std::size_t kRails = 2;  // to a peer
+  static constexpr std::size_t kRails = 2;            // to a peer
+  static constexpr std::int64_t kDialUs = 2'000'000;  // to connect, whatever the time of who reads
 
   // Both are borrowed: rails belong to the network's thread. No fabric: bodies come over the rails'
   // connections alone.
@@ -57,8 +58,8 @@ class PeerRails final : public BlockRails {
     Event dialed;
   };
   std::shared_ptr<Rails> To(std::uint64_t peer);
-  void BeginToDial(std::uint64_t peer, const std::shared_ptr<Rails>& rails, Instant deadline);
-  Task<void> Dial(std::uint64_t peer, std::shared_ptr<Rails> rails, Instant deadline);
+  void BeginToDial(std::uint64_t peer, const std::shared_ptr<Rails>& rails);
+  Task<void> Dial(std::uint64_t peer, std::shared_ptr<Rails> rails);
 
   net::Network& network_;
   net::Fabric* const fabric_;

@@ -272,20 +272,41 @@ void PeerReader::End(Fetch& fetch, std::size_t block, const Status& status) {
   transfer.done.Set();
 }
 
-bool PeerReader::Fits(const Batch& batch, const Peer& peer, std::uint64_t bytes) const {
-  const std::uint64_t from_flash = peer.landing_from_flash_bytes;
-  const std::uint64_t landing = batch.from_flash ? from_flash : peer.landing_bytes - from_flash;
+bool PeerReader::FitsPeer(const Room& room) const {
+  const std::uint64_t from_flash = room.peer.landing_from_flash_bytes;
+  const std::uint64_t landing = room.from_flash ? from_flash : room.peer.landing_bytes - from_flash;
   // The peer keeps in memory what it has read for this member until it is sent.
-  const std::uint64_t most = batch.from_flash ? std::min(PeerReadLimits::kPeerFlashBytes,
-                                                         peer.room_bytes / PeerReadLimits::kMemoryShare)
-                                              : PeerReadLimits::kPeerBytes;
-  return (landing == 0 || landing + bytes <= most) &&
-         (landing_bytes_ == 0 || landing_bytes_ + bytes <= memory_bytes_ / PeerReadLimits::kMemoryShare);
+  const std::uint64_t most = room.from_flash ? std::min(PeerReadLimits::kPeerFlashBytes,
+                                                        room.peer.room_bytes / PeerReadLimits::kMemoryShare)
+                                             : PeerReadLimits::kPeerBytes;
+  return landing == 0 || landing + room.bytes <= most;
+}
+
+bool PeerReader::MayTake(const Room& room) const {
+  const bool fits =
+      landing_bytes_ == 0 || landing_bytes_ + room.bytes <= memory_bytes_ / PeerReadLimits::kMemoryShare;
+  if (!fits || !FitsPeer(room)) return false;
+  for (const Room& before : wanted_rooms_) {
+    if (&before == &room) break;
+    const bool same = &before.peer == &room.peer && before.from_flash == room.from_flash;
+    // What its peer leaves no room for takes none from other peers'.
+    if (same || FitsPeer(before)) return false;
+  }
+  return true;
 }
 
 // The room is taken in the step that found it: of many who wait, all are woken together.
 Task<Status> PeerReader::TakeRoom(Batch& batch, const Peer& peer, std::uint64_t bytes, Instant deadline) {
-  while (!Fits(batch, peer, bytes)) {
+  struct Waits {
+    PeerReader& reader;
+    const std::list<Room>::iterator at;
+    ~Waits() {
+      if (std::next(at) != reader.wanted_rooms_.end()) reader.landed_.Pulse();
+      reader.wanted_rooms_.erase(at);
+    }
+  };
+  const Waits waits{*this, wanted_rooms_.insert(wanted_rooms_.end(), Room{peer, batch.from_flash, bytes})};
+  while (!MayTake(*waits.at)) {
     const Status waited = co_await landed_.Wait(deadline);
     if (!waited.ok()) co_return Status(Code::kBusy, "read from a peer: enough is on its way already");
   }
@@ -324,8 +345,9 @@ Task<Status> PeerReader::Prepare(Fetch& fetch, std::size_t* next, std::shared_pt
                                   batch->items.size() + groups.size() > net::RailLimits::kBatchItems))
       break;
     // A batch that has something goes out with that.
-    if (!batch->items.empty() && !Fits(*batch, peer, bytes)) break;
-    if (Fits(*batch, peer, bytes)) {
+    const bool may_take = MayTake({peer, batch->from_flash, bytes});
+    if (!batch->items.empty() && !may_take) break;
+    if (may_take) {
       batch->Count(bytes);
     } else {
       Status room = co_await TakeRoom(*batch, peer, bytes, room_until);

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -158,9 +159,17 @@ class PeerReader final {
   // Publishes what landed, or says why not; at once: none where it has to wait, or to go on in another step.
   Task<Status> Publish(const Fetch& fetch, BatchItem& item);
   std::optional<Status> PublishAtOnce(const Fetch& fetch, BatchItem& item);
-  // Whether so much more may be on its way from the peer.
-  bool Fits(const Batch& batch, const Peer& peer, std::uint64_t bytes) const;
-  // For the batch, once it fits. kBusy: it does not by the deadline.
+  // Room for so much more on its way from the peer, that a batch wants.
+  struct Room {
+    const Peer& peer;
+    bool from_flash = false;
+    std::uint64_t bytes = 0;
+  };
+  bool FitsPeer(const Room& room) const;
+  // Whether it may be had now: it fits, and nobody waits for it who came before. Else many small ones would
+  // leave none for a large one.
+  bool MayTake(const Room& room) const;
+  // For the batch, once it may have it. kBusy: not by the deadline.
   Task<Status> TakeRoom(Batch& batch, const Peer& peer, std::uint64_t bytes, Instant deadline);
   void End(Fetch& fetch, std::size_t block, const Status& status);
 
@@ -174,7 +183,8 @@ class PeerReader final {
   std::unordered_map<BlockOf, std::shared_ptr<Transfer>, HashOfBlock> transfers_;
   Refusals refusals_;
   std::uint64_t landing_bytes_ = 0;
-  Event landed_;
+  std::list<Room> wanted_rooms_;  // of those who wait, in the order of their coming
+  Event landed_;                  // or who waited for room has it, or waits no more
   TaskGroup tasks_;
 };
 

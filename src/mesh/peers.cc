@@ -244,16 +244,23 @@ std::string Peers::WhyApart(const std::string& id) const {
               ": is that address, and the port behind it, reachable from ", address, "?");
 }
 
+struct Peers::Line {
+  explicit Line(Peers& peers) : other(peers) {}
+  Other other;
+  std::unique_ptr<net::ControlConnection> connection;
+};
+
 Task<Result<std::int64_t>> Peers::Serve(std::unique_ptr<net::Stream> stream) {
   ++serving_;
-  Other other(*this);
+  auto line = std::make_unique<Line>(*this);
   const Instant began = executor().Now();
   net::Hello own{.process_number = process_number_, .member = id_};
   const Instant deadline = began.PlusUs(PeerLimits::kOpenUs);
-  auto opened =
-      co_await net::ControlConnection::Open(executor(), std::move(stream), std::move(own), other, deadline);
+  auto opened = co_await net::ControlConnection::Open(executor(), std::move(stream), std::move(own),
+                                                      line->other, deadline);
   if (!opened) co_return Error(opened.error());
-  net::ControlConnection& connection = **opened;
+  line->connection = std::move(*opened);
+  net::ControlConnection& connection = *line->connection;
   const std::uint64_t process_number = connection.other().process_number;
   // Who dropped the task has dropped what it was connected to.
   struct Listed {
@@ -268,17 +275,22 @@ Task<Result<std::int64_t>> Peers::Serve(std::unique_ptr<net::Stream> stream) {
       if (peers.hears_ != nullptr) peers.hears_->Disconnected(process_number);
     }
   };
-  const Listed listed{*this, process_number, connection};
-  const bool another = connected_.erase(process_number) > 0;
-  if (another && hears_ != nullptr) hears_->Disconnected(process_number);
-  connected_[process_number] = {&connection, {}};
-  (void)connection.Tell(kAppliedNotice, Encode({state_.history, state_.applied, state_.last_applied}));
-  if (!rail_address_.empty()) (void)connection.Tell(kRailNotice, std::as_bytes(std::span(rail_address_)));
-  if (hears_ != nullptr) hears_->Connected(process_number);
-  other.Greeted(process_number);
-  co_await connection.Ended();
-  co_await connection.Close();
+  {
+    const Listed listed{*this, process_number, connection};
+    const bool another = connected_.erase(process_number) > 0;
+    if (another && hears_ != nullptr) hears_->Disconnected(process_number);
+    connected_[process_number] = {&connection, {}};
+    (void)connection.Tell(kAppliedNotice, Encode({state_.history, state_.applied, state_.last_applied}));
+    if (!rail_address_.empty()) (void)connection.Tell(kRailNotice, std::as_bytes(std::span(rail_address_)));
+    if (hears_ != nullptr) hears_->Connected(process_number);
+    line->other.Greeted(process_number);
+    co_await connection.Ended();
+  }
+  tasks_.Spawn(End(std::move(line)));
   co_return executor().Now().UsSince(began);
 }
+
+// What the other side has asked may take long to answer: the next connection does not wait for it.
+Task<void> Peers::End(std::unique_ptr<Line> line) { co_await line->connection->Close(); }
 
 }  // namespace cistern::mesh

@@ -64,6 +64,7 @@ class Peers final : public PeerLinks {
 
  private:
   class Other;
+  struct Line;  // a connection and who hears what comes over it
   struct Connected {
     net::ControlConnection* connection = nullptr;
     std::string rail_address;
@@ -74,6 +75,7 @@ class Peers final : public PeerLinks {
   Task<void> Dial(std::string id);
   // From the hello to the end of the connection; how long it lasted. Its error: it never began.
   Task<Result<std::int64_t>> Serve(std::unique_ptr<net::Stream> stream);
+  Task<void> End(std::unique_ptr<Line> line);
   void Heard(std::uint64_t process_number, const HeardApplied& said);
   // Of starts that are no more.
   void ForgetHeard();

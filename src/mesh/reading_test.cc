@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <deque>
+#include <limits>
 
 #include "mesh/test_mesh.h"
 
@@ -544,6 +545,44 @@ TEST_F(ReadingTest, P5WhatLandsForManyReadersOfAPeerIsBounded) {
   loop->BlockOn(readers.Close());
 }
 
+// Each that comes later needs less room than it.
+TEST_F(ReadingTest, P5LargeBlockIsReadThoughSmallOnesOfItsPeerNeverEnd) {
+  constexpr std::uint64_t kReaders = 20, kLarge = 10'000;
+  StartNodes(2, Blocks(), {.headers = 20});
+  Put(0, kLarge, std::nullopt, 12u << 20);
+  std::vector<std::shared_ptr<const PeerRun>> runs;
+  for (std::uint64_t n = 1; n <= 8 * kReaders; ++n) Put(0, n, std::nullopt, 1u << 20);
+  ASSERT_TRUE(Told(0));
+  for (std::uint64_t n = 1; n <= 8 * kReaders; ++n) {
+    runs.push_back(Find(1, n, n).run);
+    ASSERT_NE(runs.back(), nullptr) << n;
+  }
+  const PeerMatch large = Find(1, kLarge, kLarge);
+  ASSERT_NE(large.run, nullptr);
+  std::vector<Result<std::size_t>> outcomes(runs.size() + 1, Result<std::size_t>(0));
+  int ended = 0, large_ended = 0;
+  TaskGroup readers(executor());
+  std::size_t begun = 0;
+  const auto begin = [&] {
+    while (begun < runs.size() && begun < static_cast<std::size_t>(ended) + kReaders) {
+      readers.Spawn(ReadInto(executor(), 1, runs[begun], After(10 * kSecond), &outcomes[begun], &ended));
+      ++begun;
+    }
+  };
+  begin();
+  readers.Spawn(ReadInto(executor(), 1, large.run, After(10 * kSecond), &outcomes.back(), &large_ended));
+  int ended_before = 0;
+  const auto all = [&] {
+    begin();
+    if (large_ended == 0) ended_before = ended;
+    return large_ended == 1 && ended == static_cast<int>(runs.size());
+  };
+  ASSERT_TRUE(RunUntil(all));
+  for (const auto& outcome : outcomes) EXPECT_EQ(outcome.value_or(0), 1u);
+  EXPECT_LE(ended_before, static_cast<int>(3 * kReaders));
+  loop->BlockOn(readers.Close());
+}
+
 TEST_F(ReadingTest, RecordThatGaveWayWhileItWasSentIsAskedForOnceMore) {
   StartNodes(2);
   PutAndTell(0, 9);
@@ -615,6 +654,23 @@ TEST_F(ReadingTest, CallerWithMoreTimeReadsWhatAnotherHadTooLittleTimeFor) {
   EXPECT_EQ(outcomes[1].value_or(0), 8u);
   EXPECT_EQ(node(1).reader->landing_bytes(), 0u);
   loop->BlockOn(readers.Close());
+}
+
+// The rail is opened for all who read of the peer.
+TEST_F(ReadingTest, RailThatOneWithLittleTimeBeganToOpenIsThereForWhoHasMore) {
+  StartNodes(2);
+  PutChain(0, 1, 8);
+  PutChain(0, 101, 108);
+  ASSERT_TRUE(Told(0));
+  const PeerMatch match = Find(1, 1, 8), other = Find(1, 101, 108);
+  ASSERT_NE(match.run, nullptr);
+  ASSERT_NE(other.run, nullptr);
+  auto hasty = node(1).reader->Read(match.run, 0, 8, 0, After(40));
+  auto patient = node(1).reader->Read(other.run, 0, 8, 0, After(kSecond));
+  const auto late = loop->BlockOn(std::move(hasty));
+  ASSERT_FALSE(late.has_value());
+  EXPECT_EQ(late.error().code(), Code::kTooLate);
+  EXPECT_EQ(loop->BlockOn(std::move(patient)).value_or(0), 8u);
 }
 
 TEST_F(ReadingTest, QuestionThatNeverWentOutSaysNothingOfThePeer) {
@@ -724,6 +780,17 @@ class LiarTest : public ReadingTest {
     answer.head = Encode(*head);
   }
 };
+
+TEST_F(LiarTest, TimeThatNobodyWaitsForIsNoneInThePast) {
+  StartNodes(2);
+  PutAndTell(0, 8);
+  node(0).match_lie = [](MatchReply& reply) {
+    for (MatchRun& run : reply.runs) run.ready_in_us = std::numeric_limits<std::int64_t>::max();
+  };
+  const PeerMatch match = Find(1, 1, 8);
+  ASSERT_FALSE(match.runs.empty());
+  for (const MatchRun& run : match.runs) EXPECT_GT(run.ready_in_us, 60 * kSecond);
+}
 
 TEST_F(LiarTest, FlippedByteIsAMiss) {
   std::vector<std::byte> other;

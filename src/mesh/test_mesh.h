@@ -340,7 +340,13 @@ class MeshNode final : public PeerListener {
     if (stopped) co_await forever.Wait();
     switch (type) {
       case kSnapshotQuestion: co_return co_await streams->AnswerSnapshot(payload);
-      case kMatchQuestion: co_return co_await finder->Answer(payload);
+      case kMatchQuestion: {
+        auto answer = co_await finder->Answer(payload);
+        if (!answer || !match_lie) co_return answer;
+        MatchReply reply = *DecodeMatchReply(*answer);
+        match_lie(reply);
+        co_return Encode(reply);
+      }
       case kOfferQuestion: co_return co_await taker->Answer(peer, payload, deadline);
       default: co_return Error(Code::kMismatch, "no such question");
     }
@@ -376,6 +382,7 @@ class MeshNode final : public PeerListener {
   const std::uint64_t process_number;
   bool stopped = false;  // answers nobody
   Lie lie;
+  std::function<void(MatchReply&)> match_lie;
   int tears = 0;                                     // so many records that are sent next give way meanwhile
   std::function<Task<void>(Executor&)> before_find;  // a rail's question waits for it
   Event forever;

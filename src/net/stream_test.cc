@@ -25,6 +25,7 @@ namespace {
 
 using ::testing::AnyOf;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -241,6 +242,29 @@ TEST(CongestionControlTest, BothEndsOfAConnectionTakeTheBetterOne) {
   }
   EXPECT_THAT(of_connections, SizeIs(2));
   EXPECT_THAT(of_connections, Each(AnyOf("cubic", "reno")));
+}
+
+// Else whoever died without a word, or behind a way that was cut, is waited for without end: a rail that is
+// served has nothing to send by itself.
+TEST(TcpStreamTest, BothEndsOfAConnectionAskWhetherTheOtherOneIsThere) {
+  SystemClock clock;
+  auto loop = std::move(*io::MakeLoop(clock, {.kind = io::LoopKind::kEpoll}));
+  TcpNetwork network(*loop);
+  auto listener = std::move(*network.Listen("127.0.0.1:0"));
+  const auto near = std::move(*loop->BlockOn(network.Connect(listener->address(), Instant::Never())));
+  const auto far = std::move(*loop->BlockOn(listener->Accept(Instant::Never())));
+  std::vector<int> asks;
+  for (int fd = 0; fd < 1024; ++fd) {
+    sockaddr_in peer;
+    socklen_t size = sizeof(peer);
+    const bool connected = ::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) == 0;
+    if (!connected || peer.sin_family != AF_INET) continue;
+    int asks_here = 0;
+    size = sizeof(asks_here);
+    ASSERT_EQ(::getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &asks_here, &size), 0);
+    asks.push_back(asks_here);
+  }
+  EXPECT_THAT(asks, ElementsAre(1, 1));
 }
 
 class TcpAddressTest : public ::testing::TestWithParam<const char*> {};

@@ -31,6 +31,8 @@ namespace {
 
 // A peer that acknowledges nothing for so long is gone (MESH.md, bounds).
 constexpr unsigned kUserTimeoutMs = 3'000;
+// One from which nothing comes for so long is asked whether it is there, and then every second.
+constexpr int kIdleBeforeProbeS = 10, kBetweenProbesS = 1;
 constexpr int kBacklog = 64;
 // Pieces of one system call, and the bytes after which others have their turn.
 constexpr std::size_t kCallPieces = 64;
@@ -164,6 +166,9 @@ class TcpStream final : public Stream {
       : loop_(loop), socket_(std::move(socket)), peer_(std::move(peer)), kept_(std::move(kept)) {
     SetOption(socket_.get(), IPPROTO_TCP, TCP_NODELAY, 1);
     SetOption(socket_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(kUserTimeoutMs));
+    SetOption(socket_.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
+    SetOption(socket_.get(), IPPROTO_TCP, TCP_KEEPIDLE, kIdleBeforeProbeS);
+    SetOption(socket_.get(), IPPROTO_TCP, TCP_KEEPINTVL, kBetweenProbesS);
     ChooseCongestionControl(socket_.get());
   }
   ~TcpStream() override { Close(); }

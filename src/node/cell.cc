@@ -235,12 +235,14 @@ void Cell::NoteUnreached() {
 void Cell::ForgetGone() {
   std::set<std::uint64_t> now;
   for (const auto& [id, value] : member_->state().view.members) now.insert(value.process_number);
-  for (const std::uint64_t peer : in_view_) {
+  for (const std::uint64_t peer : known_) {
+    // Its membership alone may have lapsed: then it comes back as the same start, and says nothing anew.
+    if (member_->Reaches(peer)) now.insert(peer);
     if (now.contains(peer)) continue;
     sharing_->Forget(peer);
     rails_->Forget(peer);
   }
-  in_view_ = std::move(now);
+  known_ = std::move(now);
 }
 
 Task<Status> Cell::AwaitJoin(Instant deadline) {

@@ -139,7 +139,7 @@ class Cell final {
     bool said = false;
   };
   std::map<std::uint64_t, Apart> apart_;  // starts of members that are not reached
-  std::set<std::uint64_t> in_view_;       // starts of members, last
+  std::set<std::uint64_t> known_;         // starts of members in the last view, or still reached
   std::string said_;                      // of its state, last
   TaskGroup tasks_;
 };

@@ -5,6 +5,8 @@
 #include <sys/resource.h>
 
 #include "cell_nodes.h"
+#include "etcd/gateway.h"
+#include "mesh/cell_keys.h"
 
 namespace cistern {
 namespace {
@@ -193,6 +195,33 @@ TEST_F(CellNodes, TheLastMemberThatDrainsSaysThatItGoesAlone) {
   Until([&] { return Says(nodes_[0]).find("\"stage\":\"drained\"") != std::string::npos; });
   EXPECT_EQ(StatusNumber(*nodes_[0].store, "given_blocks"), 0u);
   EXPECT_EQ(StatusNumber(*nodes_[0].store, "lost_blocks"), 1u);
+}
+
+// As after an etcd that was gone for longer than its leases, or was restored.
+TEST_F(CellNodes, AMemberWhoseMembershipLapsedOnceIsHandedOverTo) {
+  Start("a");
+  Start("b");
+  for (CellNode& node : nodes_)
+    Until([&] { return Says(node).find("\"reachable\":1") != std::string::npos; });
+  const SystemClock clock;
+  const auto loop = std::move(*io::MakeLoop(clock));
+  const auto etcd = std::move(*etcd::OpenGateway(*loop, {.endpoints = {etcd_.endpoint()}}));
+  const std::string key = mesh::CellKeys("/cistern/default/").MemberKey("b");
+  const auto soon = [&] { return clock.Now().PlusUs(10 * kSecond); };
+  etcd::Transaction lapse;
+  lapse.then.push_back({.kind = etcd::Operation::Kind::kDelete, .keys = {key, ""}});
+  ASSERT_TRUE(loop->BlockOn(etcd->Commit(lapse, soon())).has_value());
+  Until([&] {
+    const auto found = loop->BlockOn(etcd->Range({.keys = {key, ""}}, soon()));
+    return found && found->count == 1;
+  });
+  for (CellNode& node : nodes_)
+    Until([&] { return StatusNumber(*node.store, "members") == 2 && Joined(node); });
+  Put(nodes_[0], 1);
+  ASSERT_TRUE(nodes_[0].store->Drain({.within_us = 60 * kSecond}).ok());
+  Until([&] { return Says(nodes_[0]).find("\"stage\":\"drained\"") != std::string::npos; });
+  EXPECT_EQ(StatusNumber(*nodes_[0].store, "given_blocks"), 1u);
+  EXPECT_EQ(StatusNumber(*nodes_[0].store, "lost_blocks"), 0u);
 }
 
 TEST_F(CellNodes, TwoNodesWithOneIdOnOneHostTheEarlierOneGoesOnAloneAndSaysSo) {

@@ -301,11 +301,13 @@ TEST_F(CellNodes, WhatLiesOnFlashIsReadFromThereByAnother) {
   std::uint64_t last = 1'000;
   Until([&] {
     const MatchResult match = Match(nodes_[0], 1, 20);
-    if (match.blocks < 20) PutChain(nodes_[0], 1, 20, kLarge);
-    Put(nodes_[0], ++last, std::nullopt, kLarge);
     std::uint32_t below = 0;
     for (const MatchRun& run : match.runs) below += run.where == Where::kFlash ? run.blocks : 0;
-    return match.blocks == 20 && below >= 5;
+    if (match.blocks == 20 && below >= 5) return true;
+    if (match.blocks < 20) PutChain(nodes_[0], 1, 20, kLarge);
+    // It may take the place of one of them.
+    Put(nodes_[0], ++last, std::nullopt, kLarge);
+    return false;
   });
   Until([&] { return AtPeer(nodes_[1], 1, 20); });
   EXPECT_EQ(Reading(nodes_[1], 1, 20, kLarge).End(), AllOk(20));

@@ -288,6 +288,7 @@ void CellWorld::ActOnMembers() {
 // Mostly with what it missed trimmed while it reads: then the floor has to be of the same revision as the
 // drops.
 void CellWorld::StartAgain(TestNode& node) {
+  ShownBy(node).term.SetEnd({});  // whatever the one before has left there, as a node does
   cell_.Start(node);
   Say("start " + node.host);
   if (random_.Chance(0.5)) Later(100'000, [this] { TrimAnywhere(); });
