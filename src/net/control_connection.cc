@@ -189,7 +189,7 @@ Task<Result<std::vector<std::byte>>> ControlConnection::Ask(std::uint16_t type, 
   if (left_us <= 0)
     co_return Error(Code::kTooLate, Text(stream_->peer(), ": was not asked, the deadline had passed"));
   FrameHead head{.kind = FrameKind::kQuestion, .type = type, .id = ++last_id_};
-  head.remaining_us = static_cast<std::uint32_t>(std::min<std::int64_t>(left_us, 60'000'000));
+  head.remaining_us = static_cast<std::uint32_t>(std::min(left_us, ControlLimits::kQuestionUs));
   if (Status status = Add(head, payload); !status.ok()) co_return Error(std::move(status));
   const auto asked = std::make_shared<Asked>();
   asked_[head.id] = asked;
@@ -246,7 +246,8 @@ Status ControlConnection::Handle(const FrameHead& head, std::vector<std::byte> p
 }
 
 Task<void> ControlConnection::AnswerOne(FrameHead question, std::vector<std::byte> payload) {
-  const Instant deadline = executor().Now().PlusUs(question.remaining_us);
+  const Instant deadline =
+      executor().Now().PlusUs(std::min<std::int64_t>(question.remaining_us, ControlLimits::kQuestionUs));
   Result<std::vector<std::byte>> made = co_await handler_.Answer(question.type, payload, deadline);
   FrameHead head{.kind = FrameKind::kAnswer, .id = question.id};
   Status added;

@@ -30,6 +30,7 @@ struct ControlLimits {
   static constexpr std::size_t kUnsentBytes = 4u << 20;  // that the other side has not taken
   static constexpr std::int64_t kHeartbeatUs = 250'000;  // after which a silent side says that it is there
   static constexpr std::int64_t kSilenceUs = 3 * kHeartbeatUs;  // after which it is gone
+  static constexpr std::int64_t kQuestionUs = 60'000'000;       // that a question may take, whatever it says
 };
 
 // What each side says first.

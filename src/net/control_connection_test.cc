@@ -24,8 +24,10 @@ class Echo final : public ControlHandler {
   explicit Echo(Executor& runs_on) : executor_(runs_on) {}
   Executor& executor() { return executor_; }
 
-  Task<Result<std::vector<std::byte>>> Answer(std::uint16_t type, ConstPiece payload, Instant) override {
+  Task<Result<std::vector<std::byte>>> Answer(std::uint16_t type, ConstPiece payload,
+                                              Instant deadline) override {
     ++asked;
+    last_deadline = deadline;
     if (type == 2) co_await let_go.Wait();
     if (type > 2) co_return Error(Code::kMismatch, Text("there is no question of type ", type));
     co_return std::vector<std::byte>(payload.begin(), payload.end());
@@ -36,6 +38,7 @@ class Echo final : public ControlHandler {
 
   Event let_go;
   int asked = 0;
+  Instant last_deadline;
   std::vector<std::pair<std::uint16_t, std::vector<std::byte>>> notices;
 
  private:
@@ -263,6 +266,16 @@ TEST_F(ControlConnectionTest, FramesThatLieEndTheConnectionAndNothingElse) {
   // Answers to nobody and kinds of later versions are skipped, so that silence is what ends it.
   EXPECT_THAT(after_hello({.kind = FrameKind::kAnswer, .code = 255, .id = 77}), HasSubstr("silent"));
   EXPECT_THAT(after_hello({.kind = static_cast<FrameKind>(99)}), HasSubstr("silent"));
+}
+
+TEST_F(ControlConnectionTest, NoQuestionIsAnsweredForLongerThanAnyMayTake) {
+  const std::unique_ptr<Stream> liar = OpenToLiar();
+  std::vector<std::byte> bytes;
+  AppendFrame(bytes, {.kind = FrameKind::kQuestion, .type = 2, .id = 1, .remaining_us = UINT32_MAX}, "");
+  EXPECT_TRUE(pair_.loop->BlockOn(SendAll(executor(), *liar, bytes, pair_.After(1'000'000))).ok());
+  pair_.loop->BlockOn(Pass(100'000));
+  ASSERT_EQ(there_.asked, 1);
+  EXPECT_LE(there_.last_deadline, pair_.After(60'000'000));
 }
 
 TEST_F(ControlConnectionTest, TheFirstAnswerCountsThoughOthersAndTheEndCameWithIt) {

@@ -38,7 +38,8 @@ struct RailLimits {
   static constexpr std::size_t kQuestionBytes = 1024;  // of an item
   static constexpr std::size_t kHeadBytes = 16u << 10;
   static constexpr std::uint64_t kBodyBytes = 1ull << 30;
-  static constexpr std::size_t kBatches = 16;  // asked and not yet answered
+  static constexpr std::size_t kBatches = 16;           // asked and not yet answered
+  static constexpr std::int64_t kBatchUs = 60'000'000;  // that one may take
 };
 
 // What receives the items of one batch.

@@ -54,7 +54,7 @@ Task<Status> RailReader::Read(std::span<const ConstPiece> questions, RailSink& s
   head.magic = way_ == nullptr ? RailBatchHead::kQuestions : RailBatchHead::kPlaced;
   head.items = static_cast<std::uint32_t>(questions.size());
   head.id = RailBatchHead::kAnyOrder | ++last_id_;
-  head.remaining_us = static_cast<std::uint32_t>(std::min<std::int64_t>(left_us, 60'000'000));
+  head.remaining_us = static_cast<std::uint32_t>(std::min(left_us, RailLimits::kBatchUs));
   for (const ConstPiece& question : questions) {
     if (question.size() > RailLimits::kQuestionBytes)
       co_return Status(Code::kInvalid, Text("a question of ", question.size(), " bytes: a rail takes ",

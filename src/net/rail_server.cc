@@ -129,6 +129,7 @@ class RailServer final {
   }
   static bool IsQuestion(const RailBatchHead& head) {
     const bool items = head.items > 0 && head.items <= RailLimits::kBatchItems;
+    if (head.remaining_us > RailLimits::kBatchUs) return false;
     switch (head.magic) {
       case RailBatchHead::kQuestions:
       case RailBatchHead::kPlaced:

@@ -428,6 +428,9 @@ TEST_F(LyingPeerTest, QuestionsThatAreNoneEndTheServersSide) {
     StoreAt(bytes.data(), 0, magic);
     return bytes;
   };
+  std::vector<std::byte> endless = batch(1, 2, {std::byte{0}, std::byte{0}});
+  StoreAt(endless.data(), 20, std::uint32_t{60'000'001});
+  EXPECT_EQ(asked(endless), Code::kInvalid) << "it may take longer than any";
   EXPECT_EQ(asked(other(RailBatchHead::kHello, 0, 2, {std::byte{9}, std::byte{0}})), Code::kInvalid);
   EXPECT_EQ(asked(other(RailBatchHead::kHello, 0, 1u << 20, {})), Code::kInvalid);
   EXPECT_EQ(asked(other(RailBatchHead::kTaken, 1, 4, std::vector<std::byte>(4))), Code::kInvalid);
