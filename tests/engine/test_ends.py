@@ -94,6 +94,21 @@ def test_calls_that_wait_behind_a_silent_node_are_bounded(monkeypatch: pytest.Mo
         kept.close()
 
 
+def test_call_that_raises_ends_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """Without the connection's thread nothing is published any more, and what is submitted stays."""
+    spec = SessionSpec(1, "", "default", None, ((),), (), SIZE, False, "", "")
+    store = SimpleNamespace(status=lambda **given: None, close=lambda: None)
+    kept = Connection(logging.getLogger("test.cistern"))
+    kept._spec, kept.session = spec, Session(spec, store, [object()])  # type: ignore[arg-type,list-item]
+    done: list[str] = []
+    try:
+        kept.submit(lambda session: [][1])
+        kept.submit(lambda session: done.append("next"))
+        assert kept.flush(WATCHDOG_S) and done == ["next"] and "IndexError" in caplog.text
+    finally:
+        kept.close()
+
+
 class RankBeside:
     """engine.Rank in the engine's own process, which has copied what it saves, or does as soon as it is waited for."""
 

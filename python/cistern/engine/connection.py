@@ -186,6 +186,8 @@ class Connection:
                     self._work.appendleft(work)
         except Error as error:
             self._warn(f"the node answered: {error}")
+        except Exception as error:  # of any kind: the thread goes on, since nothing is published without it
+            self._warn(f"a call of the node was given up: {error!r}")
         finally:
             with self._wake:
                 self._busy = False
