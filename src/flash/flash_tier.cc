@@ -118,8 +118,11 @@ std::string FlashTier::DescribeMedium(const tier::Location& location) const {
 
 // ---- room ----
 
+// Behind an append that hangs, whose device is out of service, no region that is given up lets a tombstone
+// end.
 void FlashTier::Reclaim(bool wanted) {
-  if (recovered_ && owner_ != nullptr) reclaim_->Start(*owner_, wanted);
+  if (!recovered_ || owner_ == nullptr) return;
+  reclaim_->Start(*owner_, wanted && media_->oldest_sequence() <= appender_->oldest_sequence());
 }
 
 std::uint64_t FlashTier::oldest_sequence() const {

@@ -178,6 +178,36 @@ TEST(FlashTrouble, ADeviceThatHangsGoesOutAndNobodyElseWaitsForIt) {
   world.ExpectItComesBack();
 }
 
+// Its number is what tombstones wait for, and no region that is given up would let them end.
+TEST(FlashTrouble, AWriteThatHangsHasNoRegionsOfOthersGivenUp) {
+  FlashOptions options = TestOptions(2);
+  options.hang_us = 1'000'000;
+  Two world(5, options);
+  world.disk.set_faults([](const io::IoRequest& request, const std::string& path) {
+    return request.kind == io::IoRequest::Kind::kWrite && path == kFirst ? io::Fault{io::FaultKind::kHang}
+                                                                         : io::Fault{};
+  });
+  std::vector<std::uint32_t> parts(1, 5'000);
+  std::vector<Task<Result<std::vector<Kept>>>> appends;
+  for (std::uint64_t n = 50; n < 54; ++n)
+    appends.push_back(world->AppendTask(std::vector<std::uint64_t>(1, n), parts));
+  world.loop->RunUntilIdle();
+  world->tier->Tick();
+  world.TickFor(1'200'000);
+  ASSERT_FALSE(world.InService(0));
+  for (std::uint64_t n = 100; n < 140; ++n) ASSERT_TRUE(world->Append({n}, {5'000}).has_value());
+  for (int i = 0; i < 3; ++i) {
+    world->tier->Reclaim(true);
+    world.loop->RunUntilIdle();
+  }
+  EXPECT_EQ(world->tier->counters().reclaimed.value(), 1u) << "the one that is older alone";
+  world.disk.set_faults({});
+  world.disk.Unhang(kFirst);
+  for (auto& append : appends) EXPECT_TRUE(world.loop->BlockOn(std::move(append)).has_value());
+  world->GiveUpOne();
+  world.Stop();
+}
+
 // As of a process that was stopped, or a host that had no time for it: the device may have answered long ago.
 TEST(FlashTrouble, ANodeThatStoodStillBlamesNoDevice) {
   FlashOptions options = TestOptions(2);
