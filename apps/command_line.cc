@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "command_line.h"
 
+#include <fcntl.h>
+
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <system_error>
@@ -193,8 +196,21 @@ std::optional<int> CommandLine::Parse(int argc, const char* const* argv) {
   return std::nullopt;
 }
 
+namespace {
+
+// A closed one of the three would be the number of the next file that is opened, such as an arena's, and what
+// is said would be written there. The wrong way round, so that who uses it is told.
+void HoldStandardDescriptors() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (::fcntl(fd, F_GETFD) < 0) (void)::open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);
+  }
+}
+
+}  // namespace
+
 int RunProgram(std::string_view program, int (*run)(int argc, const char* const* argv), int argc,
                const char* const* argv) {
+  HoldStandardDescriptors();
   std::signal(SIGXFSZ, SIG_IGN);  // the write says EFBIG
   try {
     return run(argc, argv);

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -120,6 +121,26 @@ class WhatANodeDoes(CliTest):
         node.end(signal.SIGKILL)
         node.start()
         self.assert_says(node.cistern("get", "--namespace", "demo", KEYS[0], "-"), 1, "miss")
+
+    def test_a_node_without_standard_error_writes_what_it_says_into_no_file_of_its_own(self) -> None:
+        node = self.node()
+        node.cistern("put", "--namespace", "demo", KEYS[0], "-", stdin=b"still here")
+        for closed in ("2>&-", "1>&- 2>&-", "0<&- 1>&- 2>&-"):
+            node.end()
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
+                supervisor.bind(str(self.directory / "notify"))
+                shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *node.command]
+                env = {**os.environ, "NOTIFY_SOCKET": str(self.directory / "notify")}
+                silent = subprocess.Popen(shell, env=env)
+                supervisor.settimeout(TIMEOUT_S)
+                self.assertEqual(supervisor.recv(100), b"READY=1")
+            (self.directory / "notify").unlink()
+            get = node.cistern("get", "--namespace", "demo", KEYS[0], "-")
+            silent.send_signal(signal.SIGTERM)
+            self.assertEqual((closed, silent.wait(timeout=TIMEOUT_S)), (closed, 0))
+            self.assertEqual((closed, get.stdout), (closed, b"still here"))
+            node.start()
+            self.assertIn("1 records warm", node.said, closed)
 
     def test_sigterm_ends_in_order(self) -> None:
         self.assertEqual(self.node().end(signal.SIGTERM), 0)
