@@ -121,6 +121,11 @@ class BadInput(PlanTest):
         self.assert_says(("--model", "Llama-3-8B", "--data", self.file("d.json", '{"gpus": [{"name": "x"}]}')), 2,
                          "gpus[0]", "source is missing")
 
+    def test_files_that_are_none_or_have_no_end(self) -> None:
+        self.assert_says(("--config", self.directory), 1, f"--config: {self.directory}: Is a directory")
+        self.assert_says(("--model", "Llama-3-8B", "--data", self.directory), 1, "--data", "Is a directory")
+        self.assert_says(("--config", "/dev/zero"), 2, "--config: /dev/zero has more than 16777216 bytes")
+
     def test_fleet_that_cannot_hold_its_weights(self) -> None:
         self.assert_says(("--model", "Llama-3-70B", "--gpu", "H100-80GB"), 2, "141.2 GB", "--gpus 2")
 
