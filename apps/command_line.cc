@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <system_error>
 
+#include "base/fd.h"
 #include "base/format.h"
 #include "base/nearest.h"
 #include "base/policy.h"
@@ -206,6 +207,14 @@ void HoldStandardDescriptors() {
   }
 }
 
+// What was printed is there, or the program has failed: a file system that is full says so here.
+int PrintedOrFailed(std::string_view program) {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return kExitOk;
+  return Complain(program, Status(Code::kIoError, cistern::Text("standard output cannot be written: ",
+                                                                ErrnoText(errno == 0 ? EIO : errno))));
+}
+
 }  // namespace
 
 int RunProgram(std::string_view program, int (*run)(int argc, const char* const* argv), int argc,
@@ -213,7 +222,8 @@ int RunProgram(std::string_view program, int (*run)(int argc, const char* const*
   HoldStandardDescriptors();
   std::signal(SIGXFSZ, SIG_IGN);  // the write says EFBIG
   try {
-    return run(argc, argv);
+    const int code = run(argc, argv);
+    return code == kExitOk ? PrintedOrFailed(program) : code;
   } catch (const std::system_error& error) {
     return Complain(program,
                     Status(Code::kBusy, cistern::Text("a thread cannot be started: ", error.what(),

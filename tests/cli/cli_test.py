@@ -45,6 +45,21 @@ class WhatANodeDoes(CliTest):
         self.assert_says(get, 1, f"file {file} cannot be written: ", "File too large")
         self.assertFalse(file.exists())
 
+    def test_what_is_printed_is_there_or_the_program_fails(self) -> None:
+        node = self.node()
+        where = ("--socket", str(node.socket))
+        commands = [("status", *where, "--json"), ("config", *where), ("namespaces", *where, "--json"), ("--help",)]
+        for words in commands:
+            with open("/dev/full", "wb") as full:
+                said = subprocess.run([BIN / "cistern", *words], stdout=full, stderr=subprocess.PIPE,
+                                      timeout=TIMEOUT_S, check=False)
+            self.assertIn(b"standard output cannot be written: No space left", said.stderr, words)
+            self.assertEqual(said.returncode, 1, words)
+        command = ["sh", "-c", 'exec "$@" >&-', "sh", BIN / "cistern", "status", *where]
+        said = subprocess.run(command, stderr=subprocess.PIPE, timeout=TIMEOUT_S, check=False)
+        self.assertEqual(said.returncode, 1)
+        self.assertIn(b"standard output cannot be written: ", said.stderr)
+
     def test_a_memory_dir_on_hugetlbfs_is_refused_by_name(self) -> None:
         huge = self.directory / "huge"
         huge.mkdir()
