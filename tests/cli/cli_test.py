@@ -380,6 +380,8 @@ class BadInput(CliTest):
         big = os.urandom(8 << 20)
         self.assert_says(node.cistern(*put, KEYS[0], "-", stdin=big), 2, str(len(big)))
         self.assert_says(node.cistern("put", KEYS[0], "-", stdin=b""), 2, "--namespace")
+        for longer, limit in (("4294967297s", "4294967295s"), ("18446744073709551615us", "9223372036854775807us")):
+            self.assert_says(node.cistern(*put, "--ttl", longer, KEYS[0], "-", stdin=b"kv"), 2, "--ttl", longer, limit)
 
     def test_new_history(self) -> None:
         def begin(*flags: object) -> subprocess.CompletedProcess[bytes]:
