@@ -233,6 +233,23 @@ class WhatANodeDoes(CliTest):
         freed = json.loads(run("cistern", "forget", "--memory-dir", memory, "--json").stdout)
         self.assertGreater(freed["freed_bytes"], 64 << 20)
 
+    def test_forget_frees_where_there_is_no_room_for_a_node_by_default(self) -> None:
+        mount = self.directory / "narrow"
+        mount.mkdir()
+        script = (
+            f"mount -t tmpfs -o size=72m none {mount} && "
+            f"{BIN}/cisternd --memory 64MiB --linger 1us --memory-dir {mount}/m --socket {self.directory}/s && "
+            f"exec {BIN}/cistern forget --memory-dir {mount}/m --json"
+        )
+        result = subprocess.run(
+            ["unshare", "--mount", "--map-root-user", "sh", "-c", script],
+            capture_output=True, timeout=TIMEOUT_S, check=False,
+        )
+        if b"unshare" in result.stderr or b"mount:" in result.stderr:
+            self.skipTest("no mount namespace can be made here")
+        self.assert_says(result, 0, "no client")
+        self.assertGreater(json.loads(result.stdout)["freed_bytes"], 30 << 20)
+
     def test_both_loops_serve(self) -> None:
         node = self.node("--loop", "epoll")
         self.assertEqual(node.json("status")["node"]["loop"], "epoll")
