@@ -129,6 +129,15 @@ Status Check(const Prompt& prompt, Asked& asked) {
   return Status();
 }
 
+// A name that is empty, as a variable of a script that was not set, is not taken for all.
+void Named(CommandLine& line, std::string_view flag, std::string_view help, std::string* name) {
+  line.Flag(flag, "NAME", help, [flag, name](std::string_view text) {
+    *name = text;
+    return text.empty() ? Status(Code::kInvalid, Text(flag, ": is empty; name one, or leave it out for all"))
+                        : Status();
+  });
+}
+
 }  // namespace
 
 int RunAdmin(int argc, const char* const* argv) {
@@ -150,16 +159,14 @@ int RunAdmin(int argc, const char* const* argv) {
       "  cistern admin drain --for leaving --within 1h\n"
       "  cistern admin drain off");
   prompt.AddTo(line, false);
-  line.Text(
-      "--namespace", "NAME",
-      "of reads and writes: this one alone, by its name or the fingerprint of its list, or those of this "
-      "FIELD=VALUE; default: all, also those to come",
-      &prompt.namespace_name);
-  line.Text(
-      "--engine", "NAME",
-      "of reads and writes: of this engine alone, also when it has been started again; `cistern status` "
-      "lists them under by_engine",
-      &asked.engine);
+  Named(line, "--namespace",
+        "of reads and writes: this one alone, by its name or the fingerprint of its list, or those of this "
+        "FIELD=VALUE; default: all, also those to come",
+        &prompt.namespace_name);
+  Named(line, "--engine",
+        "of reads and writes: of this engine alone, also when it has been started again; `cistern status` "
+        "lists them under by_engine",
+        &asked.engine);
   line.Switch("--each", "of drop: each namespace that fits, where several do", &asked.each);
   line.Text(
       "--for", "WHAT",

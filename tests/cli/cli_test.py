@@ -202,6 +202,8 @@ class WhatANodeDoes(CliTest):
         both = ("--engine", "decode-1", "--namespace", "demo")
         self.assert_says(node.cistern("admin", "writes", "off", *both), 2, "--engine")
         self.assert_says(node.cistern("admin", "reads", "off", "--each"), 2, "--each")
+        for flag in ("--namespace", "--engine"):  # of a script's variable that was not set
+            self.assert_says(node.cistern("admin", "reads", "off", flag, ""), 2, f"{flag}: is empty")
         self.assert_says(node.cistern("get", *get), 0)
 
     def test_docs_have_the_metrics_that_the_registry_has(self) -> None:
