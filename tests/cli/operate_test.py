@@ -256,7 +256,10 @@ class Drain(OperateTest):
     def test_bad_input(self) -> None:
         socket = self.directory / "none"
         for words, text in ((["drain", "offf"], "did you mean off"), (["drain", "--for", "fun"], "--for fun"),
-                            (["drain", "--within", "5"], "--within"), (["memory"], "say what to")):
+                            (["drain", "--within", "5"], "--within"), (["memory"], "say what to"),
+                            (["drain", "--for", ""], "--for"), (["writes", "off", "--within", "5min"], "--within: is of drain"),
+                            (["reads", "on", "--for", "upgrade"], "--for: is of drain"),
+                            (["drain", "off", "--stop"], "--stop: is of drain")):
             self.assert_says(run("cistern", "admin", "--socket", socket, *words), 2, text)
         self.assert_says(run("cistern", "admin", "--socket", socket, "drain"), 1, "none")
 
