@@ -115,6 +115,9 @@ struct Asked {
 Status Check(const Prompt& prompt, Asked& asked) {
   if (Status status = OneOf("subject", asked.subject, kSubjects); !status.ok()) return status;
   const bool switches = asked.subject == "reads" || asked.subject == "writes";
+  if (!prompt.namespace_name.empty() && !switches)
+    return Status(Code::kInvalid, Text("--namespace: is of reads and writes, and ", asked.subject,
+                                       asked.subject == "drop" ? " names its own" : " is of the whole node"));
   if (!asked.engine.empty() && (!switches || !prompt.namespace_name.empty()))
     return Status(Code::kInvalid, "--engine: is of reads and writes, and beside no --namespace");
   if (asked.each && asked.subject != "drop") return Status(Code::kInvalid, "--each: is of drop");

@@ -259,6 +259,8 @@ class Drain(OperateTest):
                             (["drain", "--within", "5"], "--within"), (["memory"], "say what to"),
                             (["drain", "--for", ""], "--for"), (["writes", "off", "--within", "5min"], "--within: is of drain"),
                             (["reads", "on", "--for", "upgrade"], "--for: is of drain"),
+                            (["drain", "--namespace", "a"], "drain is of the whole node"),
+                            (["drop", "a", "--namespace", "b"], "drop names its own"),
                             (["drain", "off", "--stop"], "--stop: is of drain")):
             self.assert_says(run("cistern", "admin", "--socket", socket, *words), 2, text)
         self.assert_says(run("cistern", "admin", "--socket", socket, "drain"), 1, "none")
