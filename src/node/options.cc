@@ -513,7 +513,7 @@ Status CheckNodeOptions(const NodeOptions& options) {
              "); ask for less, make it larger (in Docker with --shm-size), or name another memory_dir"));
   }
   if (const auto keys = ReadCellKeys(options); !keys) return keys.error();
-  Result<FlashPlaces> places = FindFlashPlaces(options);
+  Result<FlashPlaces> places = FindFlashPlaces(options, FindsFor::kCheck);
   return places ? CheckFlashQuotas(options, *places) : places.error();
 }
 

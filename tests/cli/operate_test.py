@@ -7,6 +7,7 @@ Usage: operate_test.py BIN_DIR [unittest arguments]
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import signal
 import subprocess
@@ -221,6 +222,19 @@ class Config(OperateTest):
         config.write_text('lnger = "5s"\n')
         self.assert_says(run("cistern", "config", "--check", config), 2, "c.toml:1", "linger")
         self.assert_says(run("cistern", "config", "--check", config, "--file", config), 2, "exclude")
+
+    def test_a_check_makes_nothing_and_one_by_root_is_of_another_users_node_too(self) -> None:
+        flash = self.directory / "flash"
+        flash.mkdir()
+        config = self.directory / "c.toml"
+        config.write_text(f'memory = "64MiB"\nmemory_dir = "{self.directory}/m"\nflash = "{flash}:256MiB"\n')
+        self.assert_says(run("cistern", "config", "--check", config), 0)
+        self.assertEqual(list(flash.iterdir()), [])
+        if os.geteuid() == 0:
+            (flash / "default").mkdir(0o700)
+            os.chown(flash / "default", 65534, 65534)
+            self.assert_says(run("cistern", "config", "--check", config), 0)
+            self.assertEqual((flash / "default").stat().st_uid, 65534)
 
 
 class Drain(OperateTest):
