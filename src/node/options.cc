@@ -71,6 +71,10 @@ std::string OrNone(std::string text) { return text.empty() ? "none" : text; }
 Status AddQuota(NodeOptions& options, std::string_view text) {
   Result<policy::Quota> quota = policy::ParseQuota(text);
   if (!quota) return quota.error();
+  if (std::ranges::find(options.quotas, quota->pattern, &policy::Quota::pattern) != options.quotas.end())
+    return Status(Code::kInvalid, Text("quota: ", Shown(quota->pattern),
+                                       " is given twice, and the first alone counts; "
+                                       "give all of its sizes in one"));
   if (options.quotas.size() == policy::kMaxQuotas)
     return Status(Code::kInvalid, Text("quota: ", Shown(text), " is one more than ", policy::kMaxQuotas,
                                        ", which are the most: one pattern may stand for several namespaces"));
