@@ -19,6 +19,7 @@
 #include "node/client_rules.h"
 #include "node/flash_options.h"
 #include "node/flash_places.h"
+#include "wire/socket_path.h"
 
 namespace cistern::node {
 namespace {
@@ -508,6 +509,9 @@ std::uint64_t DefaultMemoryBytes(std::uint64_t host_bytes, std::uint64_t file_sy
 }
 
 Status CheckNodeOptions(const NodeOptions& options) {
+  if (!options.socket.empty()) {
+    if (Status status = wire::CheckSocketPath(options.socket); !status.ok()) return status;
+  }
   const std::uint64_t file_system = memory::FileSystemBytes(options.memory_dir);
   if (file_system != 0 && options.memory_bytes > file_system) {
     return Status(

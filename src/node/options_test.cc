@@ -175,6 +175,9 @@ TEST(NodeOptions, CheckNamesWhatAStartWouldFindWrong) {
   options.memory_bytes = 64u << 20;
   ASSERT_TRUE(ResolveNodeOptions(options).ok());
   EXPECT_TRUE(CheckNodeOptions(options).ok());
+  options.socket = "/run/" + std::string(120, 'x');
+  EXPECT_THAT(Message(CheckNodeOptions(options)), HasSubstr("at most 107"));
+  options.socket.clear();
   options.flash = {{.path = "/no/such/device"}};
   EXPECT_THAT(Message(CheckNodeOptions(options)), HasSubstr("/no/such/device"));
   options.flash.clear();
