@@ -133,6 +133,8 @@ class Namespaces(OperateTest):
         self.assertEqual(a["flash"], {"records": 0, "bytes": 0})
         self.assertNotEqual(a["fingerprint"], b["fingerprint"])
         self.assertEqual((a["uses"], a["unused_us"]), (0, None))
+        page = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
+        self.assertEqual([field for field in a if f"`{field}`" not in page], [])
         text = node.cistern("namespaces").stdout.decode()
         self.assertIn(a["fingerprint"], text)
         self.assertIn("2 blocks", text)
