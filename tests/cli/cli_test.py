@@ -432,6 +432,11 @@ class BadInput(CliTest):
         self.assert_says(run("cistern", "sim", trace, "--blocks", 4, "--policy", "lur"), 2, "lur", "lru")
         self.assert_says(run("cistern", "sim", trace, "--blocks", 4, "--flash"), 2, "t.jsonl", "3")
 
+    def test_replay_of_blocks_without_bytes(self) -> None:
+        for room in (("--memory", "64MiB"), ("--blocks", 10)):
+            said = run("cistern", "replay", "generated:sessions=2", *room, "--block-bytes", "0B")
+            self.assert_says(said, 2, "--block-bytes: 0B", "the least is 1B")
+
     def test_sim_with_flash(self) -> None:
         def sim(*words: object) -> subprocess.CompletedProcess[bytes]:
             return run("cistern", "sim", "generated:sessions=4", "--flash", *words)
