@@ -112,6 +112,9 @@ class BadInput(PlanTest):
         self.assert_says(("--model", "Llama-3-8B", "--api-price", "87c"), 2, "--api-price", "87c")
         self.assert_says(("--model", "Llama-3-8B", "--hit-rate", "75"), 2, "--hit-rate", "75", "0 to 1")
         self.assert_says(("--model", "Llama-3-8B", "--context", "0"), 2, "--context")
+        self.assert_says(("--model", "Llama-3-8B", "--gpu", "H100-80GB", "--busy", "0s"), 2, "--busy")
+        busy = plan("--model", "Llama-3-8B", "--gpu", "H100-80GB", "--sessions", 2, "--think", "0s")
+        self.assertIn("to think for 0 s (--think)", busy.stdout.decode())
 
     def test_configuration(self) -> None:
         lacking = self.file("lacking.json", '{"num_hidden_layers": 4, "num_attention_heads": 8}')
