@@ -108,6 +108,12 @@ class Doctor(OperateTest):
         self.assertTrue(left[0]["mend"].endswith(
             f"cistern forget --memory-dir {self.directory}/memory --tenant default"), left[0]["mend"])
 
+    def test_a_path_of_any_bytes_is_said_in_json(self) -> None:
+        config = self.directory / "c.toml"
+        config.write_bytes(b'memory = "64MiB"\nmemory_dir = "' + bytes(self.directory) + b'/m\xff"\n')
+        said = run("cistern", "doctor", "--config", config, "--socket", self.directory / "none", "--json")
+        self.assertIn("/m?", findings(said)["memory_dir"][0]["value"])
+
     def test_no_node_is_a_warning_and_a_broken_file_wrong_usage(self) -> None:
         said = run("cistern", "doctor", "--socket", self.directory / "none", "--json")
         self.assertEqual(findings(said)["node"][0]["verdict"], "warning")
