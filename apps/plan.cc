@@ -9,6 +9,7 @@
 #include "base/format.h"
 #include "base/nearest.h"
 #include "base/units.h"
+#include "base/utf8.h"
 #include "command_line.h"
 #include "commands.h"
 #include "plan_page.h"
@@ -94,7 +95,7 @@ Result<planner::Model> ChooseModel(const PlanFlags& f, const planner::Tables& ta
   if (!text) return Error(text.error());
   const Result<boost::json::object> object = planner::ParseObject(*text, f.config);
   if (!object) return Error(object.error());
-  return planner::ModelFromConfig(*object, f.config, bits);
+  return planner::ModelFromConfig(*object, Utf8(f.config), bits);
 }
 
 // "flash" or "flash:4TB".

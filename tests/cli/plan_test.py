@@ -5,6 +5,7 @@ Usage: plan_test.py BIN_DIR [unittest arguments]
 """
 
 import json
+import os
 import pathlib
 import subprocess
 import tempfile
@@ -123,6 +124,13 @@ class BadInput(PlanTest):
         self.assert_says(("--config", self.directory / "none.json"), 1, "none.json", "No such file")
         self.assert_says(("--model", "Llama-3-8B", "--data", self.file("d.json", '{"gpus": [{"name": "x"}]}')), 2,
                          "gpus[0]", "source is missing")
+
+    def test_a_configuration_whose_path_is_no_utf8_is_named_in_json(self) -> None:
+        path = os.fsencode(self.directory) + b"/c\xff.json"
+        with open(path, "w") as file:
+            json.dump({"num_hidden_layers": 4, "num_attention_heads": 8, "hidden_size": 512}, file)
+        done = plan("--config", os.fsdecode(path), "--parameters", "1e9", "--json")
+        self.assertIn("c?.json", json.loads(done.stdout)["model"])
 
     def test_files_that_are_none_or_have_no_end(self) -> None:
         self.assert_says(("--config", self.directory), 1, f"--config: {self.directory}: Is a directory")
