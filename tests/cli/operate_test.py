@@ -279,7 +279,8 @@ class Drain(OperateTest):
         socket = self.directory / "none"
         for words, text in ((["drain", "offf"], "did you mean off"), (["drain", "--for", "fun"], "--for fun"),
                             (["drain", "--within", "5"], "--within"), (["memory"], "say what to"),
-                            (["drain", "--for", ""], "--for"), (["writes", "off", "--within", "5min"], "--within: is of drain"),
+                            (["drain", "--for", ""], "--for"),
+                            (["writes", "off", "--within", "5min"], "--within: is of drain"),
                             (["reads", "on", "--for", "upgrade"], "--for: is of drain"),
                             (["drain", "--namespace", "a"], "drain is of the whole node"),
                             (["drop", "a", "--namespace", "b"], "drop names its own"),
