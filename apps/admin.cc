@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
+#include <optional>
 
 #include "base/format.h"
 #include "base/nearest.h"
@@ -14,6 +15,7 @@ namespace {
 
 constexpr std::string_view kName = "cistern admin";
 constexpr std::string_view kSubjects[] = {"reads", "writes", "memory", "drop", "drain"};
+constexpr std::uint64_t kDrainUs = 600'000'000;
 constexpr std::string_view kStates[] = {"on", "off"};
 constexpr std::string_view kReasons[] = {"upgrade", "reboot", "leaving"};
 
@@ -102,8 +104,10 @@ int DropNamespaces(const Prompt& prompt, Store& store, const std::string& named,
 
 // As it stands on the command line.
 struct Asked {
-  std::string subject, value, reason = "reboot";
-  std::uint64_t bytes = 0, within_us = 600'000'000;
+  std::string subject, value;
+  std::uint64_t bytes = 0;
+  std::optional<std::string> reason;
+  std::optional<std::uint64_t> within_us;
   std::string engine;
   bool then_stop = false, each = false;
 };
@@ -111,12 +115,22 @@ struct Asked {
 Status Check(const Prompt& prompt, Asked& asked) {
   if (Status status = OneOf("subject", asked.subject, kSubjects); !status.ok()) return status;
   const bool switches = asked.subject == "reads" || asked.subject == "writes";
+  if (!prompt.namespace_name.empty() && !switches)
+    return Status(Code::kInvalid, Text("--namespace: is of reads and writes, and ", asked.subject,
+                                       asked.subject == "drop" ? " names its own" : " is of the whole node"));
   if (!asked.engine.empty() && (!switches || !prompt.namespace_name.empty()))
     return Status(Code::kInvalid, "--engine: is of reads and writes, and beside no --namespace");
   if (asked.each && asked.subject != "drop") return Status(Code::kInvalid, "--each: is of drop");
+  if (asked.subject == "drain" && asked.value.empty()) asked.value = "on";
+  const std::string_view of_drain = asked.reason      ? "--for"
+                                    : asked.within_us ? "--within"
+                                    : asked.then_stop ? "--stop"
+                                                      : "";
+  if (!of_drain.empty() && (asked.subject != "drain" || asked.value == "off"))
+    return Status(Code::kInvalid, Text(of_drain, ": is of drain, and of no other subject nor drain off"));
   if (asked.subject == "drain") {
-    if (asked.value.empty()) asked.value = "on";
-    if (Status status = OneOf("--for", asked.reason, kReasons); !status.ok()) return status;
+    if (!asked.reason) asked.reason = "reboot";
+    if (Status status = OneOf("--for", *asked.reason, kReasons); !status.ok()) return status;
     return OneOf("state", asked.value, kStates);
   }
   if (asked.value.empty())
@@ -127,6 +141,15 @@ Status Check(const Prompt& prompt, Asked& asked) {
   if (!bytes) return bytes.error();
   asked.bytes = *bytes;
   return Status();
+}
+
+// A name that is empty, as a variable of a script that was not set, is not taken for all.
+void Named(CommandLine& line, std::string_view flag, std::string_view help, std::string* name) {
+  line.Flag(flag, "NAME", help, [flag, name](std::string_view text) {
+    *name = text;
+    return text.empty() ? Status(Code::kInvalid, Text(flag, ": is empty; name one, or leave it out for all"))
+                        : Status();
+  });
 }
 
 }  // namespace
@@ -150,24 +173,30 @@ int RunAdmin(int argc, const char* const* argv) {
       "  cistern admin drain --for leaving --within 1h\n"
       "  cistern admin drain off");
   prompt.AddTo(line, false);
-  line.Text(
-      "--namespace", "NAME",
-      "of reads and writes: this one alone, by its name or the fingerprint of its list, or those of this "
-      "FIELD=VALUE; default: all, also those to come",
-      &prompt.namespace_name);
-  line.Text(
-      "--engine", "NAME",
-      "of reads and writes: of this engine alone, also when it has been started again; `cistern status` "
-      "lists them under by_engine",
-      &asked.engine);
+  Named(line, "--namespace",
+        "of reads and writes: this one alone, by its name or the fingerprint of its list, or those of this "
+        "FIELD=VALUE; default: all, also those to come",
+        &prompt.namespace_name);
+  Named(line, "--engine",
+        "of reads and writes: of this engine alone, also when it has been started again; `cistern status` "
+        "lists them under by_engine",
+        &asked.engine);
   line.Switch("--each", "of drop: each namespace that fits, where several do", &asked.each);
-  line.Text(
+  line.Flag(
       "--for", "WHAT",
       "of drain: reboot, of the host, with which memory goes, upgrade, of the node, which leaves memory's "
       "files, or leaving, for good, so that the cell's other nodes are offered what flash has as well; "
       "default: reboot",
-      &asked.reason);
-  line.Duration("--within", "of drain: how long it may take; default: 10min", &asked.within_us);
+      [&asked](std::string_view text) {
+        asked.reason = text;
+        return Status();
+      });
+  line.Flag("--within", "DURATION", "of drain: how long it may take; default: 10min",
+            [&asked](std::string_view text) {
+              const Result<std::uint64_t> within_us = ParseDurationUs("--within", text);
+              if (within_us) asked.within_us = *within_us;
+              return within_us ? Status() : within_us.error();
+            });
   line.Switch("--stop", "of drain: the node ends then", &asked.then_stop);
   line.Argument("WHAT", "reads, writes, memory, drop or drain", &asked.subject);
   line.Argument("TO",
@@ -184,7 +213,7 @@ int RunAdmin(int argc, const char* const* argv) {
                            .memory_goes = asked.reason != "upgrade",
                            .flash_goes = asked.reason == "leaving",
                            .then_stop = asked.then_stop,
-                           .within_us = static_cast<std::int64_t>(asked.within_us)};
+                           .within_us = static_cast<std::int64_t>(asked.within_us.value_or(kDrainUs))};
   return RunDrain(kName, *store, drain, static_cast<std::int64_t>(prompt.deadline_us), prompt.json);
 }
 

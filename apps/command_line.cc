@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "command_line.h"
 
+#include <fcntl.h>
+
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <system_error>
 
+#include "base/fd.h"
 #include "base/format.h"
 #include "base/nearest.h"
 #include "base/policy.h"
@@ -193,11 +197,33 @@ std::optional<int> CommandLine::Parse(int argc, const char* const* argv) {
   return std::nullopt;
 }
 
+namespace {
+
+// A closed one of the three would be the number of the next file that is opened, such as an arena's, and what
+// is said would be written there. The wrong way round, so that who uses it is told.
+void HoldStandardDescriptors() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (::fcntl(fd, F_GETFD) < 0) (void)::open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);
+  }
+}
+
+// What was printed is there, or the program has failed: a file system that is full says so here.
+int PrintedOrFailed(std::string_view program) {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return kExitOk;
+  return Complain(program, Status(Code::kIoError, cistern::Text("standard output cannot be written: ",
+                                                                ErrnoText(errno == 0 ? EIO : errno))));
+}
+
+}  // namespace
+
 int RunProgram(std::string_view program, int (*run)(int argc, const char* const* argv), int argc,
                const char* const* argv) {
+  HoldStandardDescriptors();
   std::signal(SIGXFSZ, SIG_IGN);  // the write says EFBIG
   try {
-    return run(argc, argv);
+    const int code = run(argc, argv);
+    return code == kExitOk ? PrintedOrFailed(program) : code;
   } catch (const std::system_error& error) {
     return Complain(program,
                     Status(Code::kBusy, cistern::Text("a thread cannot be started: ", error.what(),

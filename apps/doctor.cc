@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/format.h"
+#include "base/utf8.h"
 #include "commands.h"
 #include "doctor/host_findings.h"
 #include "doctor/node_findings.h"
@@ -32,9 +33,9 @@ void PrintJson(const Findings& findings) {
   for (const doctor::Finding& finding : findings) {
     all.push_back(json::object{{"name", finding.name},
                                {"verdict", doctor::VerdictName(finding.verdict)},
-                               {"value", finding.value},
-                               {"limit", finding.limit},
-                               {"mend", finding.mend}});
+                               {"value", Utf8(finding.value)},
+                               {"limit", Utf8(finding.limit)},
+                               {"mend", Utf8(finding.mend)}});
   }
   const json::object whole{{"findings", std::move(all)},
                            {"warnings", CountOf(findings, Verdict::kWarning)},

@@ -22,6 +22,8 @@ int RunForget(int argc, const char* const* argv) {
   line.Text("--tenant", "NAME", "tenant; default: default", &options.tenant);
   line.Switch("--json", "one JSON object on stdout", &json);
   if (auto exit = line.Parse(argc, argv)) return *exit;
+  // Of the directory and the tenant alone: whether this host would have memory for a node is no matter.
+  options.memory_bytes = node::kMinMemoryBytes;
   if (Status status = node::ResolveNodeOptions(options); !status.ok())
     return Complain("cistern forget", status);
   Result<std::uint64_t> freed = memory::ForgetArena(options.memory_dir, options.tenant, SystemClock());

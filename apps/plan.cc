@@ -9,6 +9,7 @@
 #include "base/format.h"
 #include "base/nearest.h"
 #include "base/units.h"
+#include "base/utf8.h"
 #include "command_line.h"
 #include "commands.h"
 #include "plan_page.h"
@@ -29,7 +30,7 @@ struct PlanFlags {
   std::string model, config, gpu, data, html, trace;
   std::vector<std::string> tiers;
   std::optional<double> kv_bits, weight_bits, parameters, active_parameters, wanted, times, months;
-  std::uint64_t think_us = 0, busy_us = 0, points = 24;
+  std::uint64_t think_us = 30'000'000, busy_us = 10'000'000, points = 24;
   workload::SimPolicy policy = workload::SimPolicy::kReuse;
   bool list = false, json = false;
   planner::PlanInput input;
@@ -94,7 +95,7 @@ Result<planner::Model> ChooseModel(const PlanFlags& f, const planner::Tables& ta
   if (!text) return Error(text.error());
   const Result<boost::json::object> object = planner::ParseObject(*text, f.config);
   if (!object) return Error(object.error());
-  return planner::ModelFromConfig(*object, f.config, bits);
+  return planner::ModelFromConfig(*object, Utf8(f.config), bits);
 }
 
 // "flash" or "flash:4TB".
@@ -120,8 +121,8 @@ Status Resolve(PlanFlags& f, const planner::Tables& tables) {
   if (f.active_parameters) f.input.model.active_parameters = f.active_parameters;
   if (f.weight_bits) f.input.model.weight_bits = *f.weight_bits;
   f.input.hit_rate = f.wanted;
-  if (f.think_us) f.input.think_s = static_cast<double>(f.think_us) * kMicroseconds;
-  if (f.busy_us) f.input.busy_s = static_cast<double>(f.busy_us) * kMicroseconds;
+  f.input.think_s = static_cast<double>(f.think_us) * kMicroseconds;
+  f.input.busy_s = static_cast<double>(f.busy_us) * kMicroseconds;
   if (!f.gpu.empty()) {
     Result<planner::Gpu> gpu = tables.FindGpu(f.gpu);
     if (!gpu) return gpu.error();

@@ -65,6 +65,11 @@ int RunPut(int argc, const char* const* argv) {
     return Complain("cistern put",
                     Status(Code::kInvalid, "--ttl: the least is 1s; leave it out for no limit"));
   }
+  if (ttl_us / 1'000'000 > UINT32_MAX) {
+    return Complain("cistern put",
+                    Status(Code::kInvalid, Text("--ttl: ", DurationText(ttl_us), " is over the limit of ",
+                                                UINT32_MAX, "s; leave it out for no limit")));
+  }
   Result<std::vector<std::byte>> bytes = ReadFile(path);
   if (!bytes) return Complain("cistern put", bytes.error());
   Result<Attachment> at = AttachByName(prompt);

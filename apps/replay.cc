@@ -198,6 +198,8 @@ Status Check(const ReplayFlags& flags) {
     return Status(Code::kInvalid,
                   "--blocks is missing; say how many blocks fit, or give --memory, with or without --flash");
   }
+  if (flags.replay.block_bytes == 0)
+    return Status(Code::kInvalid, "--block-bytes: 0B leaves nothing to compare; the least is 1B");
   return Status();
 }
 

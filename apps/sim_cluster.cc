@@ -24,7 +24,8 @@ struct ClusterFlags {
   std::optional<bool> global_store;
   std::optional<double> kv_bits, weight_bits, parameters, active_parameters;
   std::uint64_t nodes = 16, decode_nodes = 0, cache_tokens = 3'000'000;
-  std::uint64_t fail_every_us = 0, repair_us = 60'000'000, first_token_us = 0, per_token_us = 0;
+  std::uint64_t fail_every_us = 0, repair_us = 60'000'000;
+  std::optional<std::uint64_t> first_token_us, per_token_us;
   std::optional<double> times;
   bool json = false;
   fleet::EngineInput engine{.gpus = 8};
@@ -71,6 +72,15 @@ void AddFleetFlags(CommandLine& line, ClusterFlags& f) {
   line.Duration("--repair", "until a node that failed is back, empty; default: 1min", &f.repair_us);
 }
 
+void Objective(CommandLine& line, std::string_view flag, std::string_view help,
+               std::optional<std::uint64_t>* wanted_us) {
+  line.Flag(flag, "DURATION", help, [flag, wanted_us](std::string_view text) {
+    const Result<std::uint64_t> given = ParseDurationUs(flag, text);
+    if (given) *wanted_us = *given;
+    return given ? Status() : given.error();
+  });
+}
+
 void AddFlags(CommandLine& line, ClusterFlags& f) {
   line.Argument("TRACE", "a trace of JSON lines, or generated:KEY=VALUE,...", &f.trace);
   line.Text("--model", "NAME", "a model of `cistern plan --list`; default: Llama-3-70B", &f.model);
@@ -92,8 +102,8 @@ void AddFlags(CommandLine& line, ClusterFlags& f) {
   AddFleetFlags(line, f);
   line.Switch("--closed", "a turn waits for the answer before it in its session", &f.options.closed_loop);
   Number(line, "--times", "the trace's pace; default: 1", &f.times, 1e-3, 1e6);
-  line.Duration("--first-token", "objective of a request's first token", &f.first_token_us);
-  line.Duration("--per-token", "objective of each token after it, mean of an answer", &f.per_token_us);
+  Objective(line, "--first-token", "objective of a request's first token", &f.first_token_us);
+  Objective(line, "--per-token", "objective of each token after it, mean of an answer", &f.per_token_us);
   Number(line, "--gpu-hour", "price of a GPU for an hour, USD", &f.options.gpu_hour_usd, 1e-3, 1e6);
   line.Count("--seed", "of random routing and failures; default: 1", &f.options.seed, 0, ~std::uint64_t{0});
   line.Text("--html", "FILE", "write one page with plots, nothing from outside", &f.html);
@@ -134,8 +144,8 @@ Status Resolve(ClusterFlags& f) {
   options.times = f.times.value_or(1);
   options.fail_every_s = static_cast<double>(f.fail_every_us) * kMicroseconds;
   options.repair_s = static_cast<double>(f.repair_us) * kMicroseconds;
-  if (f.first_token_us) options.first_token_s = static_cast<double>(f.first_token_us) * kMicroseconds;
-  if (f.per_token_us) options.per_token_s = static_cast<double>(f.per_token_us) * kMicroseconds;
+  if (f.first_token_us) options.first_token_s = static_cast<double>(*f.first_token_us) * kMicroseconds;
+  if (f.per_token_us) options.per_token_s = static_cast<double>(*f.per_token_us) * kMicroseconds;
   if (f.routers.empty()) f.routers = {fleet::Routing::kLeastLoaded};
   return fleet::Check(options);
 }

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "values.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 
+#include "base/fd.h"
 #include "base/format.h"
 #include "base/nearest.h"
 
@@ -49,19 +52,24 @@ void Share(CommandLine& line, std::string_view flag, std::string_view help, doub
   });
 }
 
+// By descriptor: a stream throws where the path is a directory. No more than what is taken: a file may have
+// no end.
 Result<std::string> ReadFile(std::string_view flag, const std::string& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
+  const auto unreadable = [&](int error) {
+    return Error(Code::kIoError, Text(flag, ": ", Shown(path), ": ", std::strerror(error)));
+  };
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return unreadable(errno);
   std::string text;
-  if (file) text.assign(std::istreambuf_iterator<char>(file), {});
-  if (!file.is_open() || file.bad()) {
-    return Error(Code::kIoError, Text(flag, ": ", Shown(path), ": ", std::strerror(errno ? errno : EIO)));
+  char bytes[65536];
+  while (text.size() <= kMostFileBytes) {
+    const ssize_t got = ::read(file.get(), bytes, sizeof(bytes));
+    if (got < 0 && errno != EINTR) return unreadable(errno);
+    if (got == 0) return text;
+    if (got > 0) text.append(bytes, static_cast<std::size_t>(got));
   }
-  if (text.size() > kMostFileBytes) {
-    return Error(Code::kInvalid,
-                 Text(flag, ": ", Shown(path), " has ", text.size(), " bytes: at most ", kMostFileBytes));
-  }
-  return text;
+  return Error(Code::kInvalid, Text(flag, ": ", Shown(path), " has more than ", kMostFileBytes,
+                                    " bytes, the most that is read"));
 }
 
 Status WriteFile(std::string_view flag, const std::string& path, const std::string& text) {

@@ -54,6 +54,14 @@ TEST(MetricsText, WordsAreLabelsOfOneLineAndAreEscaped) {
             "{\"node\":{\"socket\":\"a\\\"b\\\\c\\u000ad\\u00ff\",\"loop\":\"epoll\"}}");
 }
 
+TEST(MetricsText, APathInUtf8IsTheSamePathInStatus) {
+  MetricRegistry registry;
+  registry.Add("node", {"socket", MetricKind::kText, "where"}, [] { return MetricValue(); });
+  MetricSnapshot snapshot;
+  snapshot.values = {std::string("/mnt/caf\xc3\xa9\xc3")};
+  EXPECT_EQ(StatusText(registry, snapshot), "{\"node\":{\"socket\":\"/mnt/caf\xc3\xa9\\u00c3\"}}");
+}
+
 TEST(MetricsText, RemarksAreInStatusAndNoLabel) {
   MetricRegistry registry;
   registry.Add("cell", {"zone", MetricKind::kText, "where"}, [] { return MetricValue(); });

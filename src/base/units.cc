@@ -37,10 +37,13 @@ struct Quantity {
   std::string_view kind;        // "a size"
   std::string_view example;     // "256MiB"
   std::string_view with_unit;   // the unit to suggest for a number that has none
+  std::uint64_t most = kMost;
 };
 
 constexpr Quantity kSize = {kSizes, "a size", "256MiB", "MiB"};
-constexpr Quantity kDuration = {kDurations, "a duration", "500ms", "ms"};
+// Clocks are signed: what is more would lie in the past.
+constexpr Quantity kDuration = {kDurations, "a duration", "500ms", "ms",
+                                std::numeric_limits<std::int64_t>::max()};
 constexpr Quantity kCount = {{}, "a count", "1000", ""};
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
@@ -98,8 +101,8 @@ Result<std::uint64_t> ParseQuantity(std::string_view name, std::string_view text
   if (!unit) {
     return Refuse(name, text, Text("has the unknown unit ", Shown(rest), ": known are ", known));
   }
-  if (*number > kMost / unit->scale) {
-    return Refuse(name, text, Text("is too large: the limit is ", kMost / unit->scale, unit->name));
+  if (*number > quantity.most / unit->scale) {
+    return Refuse(name, text, Text("is too large: the limit is ", quantity.most / unit->scale, unit->name));
   }
   return *number * unit->scale;
 }

@@ -52,6 +52,11 @@ TEST(Units, DurationsAreReadInMicroseconds) {
   EXPECT_EQ(ParseDurationUs("poll", "1h").value(), 3'600'000'000u);
   EXPECT_EQ(Refusal(ParseDurationUs("poll", "50")),
             "poll: 50 has no unit: write 50ms (units: us, ms, s, min, h)");
+  EXPECT_EQ(ParseDurationUs("linger", "9223372036854775807us").value(), 9'223'372'036'854'775'807u);
+  EXPECT_EQ(Refusal(ParseDurationUs("linger", "9223372036854775808us")),
+            "linger: 9223372036854775808us is too large: the limit is 9223372036854775807us");
+  EXPECT_EQ(Refusal(ParseDurationUs("linger", "5000000000h")),
+            "linger: 5000000000h is too large: the limit is 2562047788h");
 }
 
 TEST(Units, CountsAreReadInTheirRange) {
@@ -77,7 +82,7 @@ TEST(Units, WhatIsPrintedReadsBack) {
   for (std::uint64_t value = 1; value != 0; value <<= 1) {
     for (std::uint64_t near : {value - 1, value, value + 1, value * 3}) {
       EXPECT_EQ(ParseSize("x", SizeText(near)).value(), near);
-      EXPECT_EQ(ParseDurationUs("x", DurationText(near)).value(), near);
+      EXPECT_EQ(ParseDurationUs("x", DurationText(near / 2)).value(), near / 2);
     }
   }
 }

@@ -19,10 +19,19 @@ MetricTable::Found DeviceRow(const FlashTier* tier, std::size_t at, MetricRow& r
   std::vector<FlashDeviceState> devices = tier->devices();  // a few
   if (at >= devices.size()) return MetricTable::Found::kEnd;
   FlashDeviceState& device = devices[at];
-  row = {std::move(device.path), Hex(device.id), device.in_service,  std::move(device.why),
-         device.size_bytes,      device.reads,   device.read_bytes,  device.writes,
-         device.written_bytes,   device.errors,  device.bad_records, std::uint64_t{device.in_flight},
-         device.read_estimate_us};
+  row = {std::move(device.path),
+         Hex(device.id),
+         device.in_service,
+         std::move(device.why),
+         device.size_bytes,
+         device.reads,
+         device.read_bytes,
+         device.writes,
+         device.written_bytes,
+         device.errors,
+         device.bad_records,
+         std::uint64_t{device.in_flight},
+         device.in_service ? MetricValue(device.read_estimate_us) : MetricValue()};
   return MetricTable::Found::kRow;
 }
 
@@ -42,7 +51,8 @@ MetricTable DeviceTable(const FlashTier* tier) {
                       {"errors", kCounter, "transfers that failed"},
                       {"bad_records", kCounter, "reads that found another thing than was written there"},
                       {"in_flight", kGauge, "transfers under way"},
-                      {"read_estimate_us", kGauge, "how long a read of 64 KiB would take from now on"}},
+                      {"read_estimate_us", kGauge,
+                       "how long a read of 64 KiB would take from now on; none: it is out of service"}},
           .rows = [tier](std::size_t at, MetricRow& row) { return DeviceRow(tier, at, row); }};
 }
 

@@ -23,6 +23,7 @@ constexpr std::array<std::pair<Routing, std::string_view>, 6> kRoutings = {
      {Routing::kGlobal, "global"}}};
 
 constexpr std::uint32_t kMostNodes = 10'000;
+constexpr double kLeastUpSeconds = 10;  // long answers would begin again for ever
 
 Status Objective(std::string_view flag, const std::optional<double>& wanted, const EngineSpec& engine) {
   const double least = engine.LeastIterationSeconds();
@@ -85,6 +86,11 @@ Status Check(const ClusterOptions& options) {
     return Status(Code::kInvalid,
                   Text("--cache: ", options.blocks_per_node, " blocks on each of ", options.nodes,
                        " nodes are more than the ", policy::Lru::kMaxEntries, " that can be simulated"));
+  }
+  if (options.fail_every_s > 0 && options.fail_every_s < kLeastUpSeconds) {
+    return Status(Code::kInvalid,
+                  Text("--fail-every is ", planner::QuantityText(options.fail_every_s, "s"), ": expected ",
+                       kLeastUpSeconds, " s or more, or no answer comes to its end"));
   }
   if (Status status = Objective("--first-token", options.first_token_s, options.engine); !status.ok())
     return status;

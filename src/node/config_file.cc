@@ -252,6 +252,8 @@ Status ApplyConfigText(NodeOptions& options, std::string_view text, const std::s
     const std::string at = Text(origin, ":", number);
     const std::string_view line = text.substr(0, end);
     if (QuotaTables::IsHeader(line)) {
+      if (std::ranges::find(seen, "quota") != seen.end())
+        return Status(Code::kInvalid, Text(at, ": quota is set twice, as a line and as [[quota]]; keep one"));
       if (Status status = tables.Begin(changed, at); !status.ok()) return status;
     } else if (Status status = tables.begun() ? tables.Add(line) : ApplyLine(changed, seen, line, at);
                !status.ok()) {

@@ -88,6 +88,15 @@ std::string TenantDirectory(const NodeOptions& options, const std::string& paren
   return Text(parent, "/", options.tenant);
 }
 
+Status FindOwnDirectory(std::string_view field, const std::string& path, FindsFor what) {
+  if (what == FindsFor::kCheck) {
+    struct stat info;
+    const bool there = ::stat(path.c_str(), &info) == 0;
+    if (there ? ::geteuid() == 0 && S_ISDIR(info.st_mode) : errno == ENOENT) return Status();
+  }
+  return io::MakeOwnDirectory(field, path);
+}
+
 // 0 where it cannot be opened: the tier says why.
 std::uint64_t BlockDeviceBytes(const std::string& path) {
   const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -102,7 +111,7 @@ bool Same(const std::string& a, const std::string& b) {
 
 }  // namespace
 
-Result<FlashPlaces> FindFlashPlaces(const NodeOptions& options) {
+Result<FlashPlaces> FindFlashPlaces(const NodeOptions& options, FindsFor what) {
   std::vector<Identity> found;
   for (std::size_t i = 0; i < options.flash.size(); ++i) {
     Result<Identity> one = CheckVolume(options.flash[i]);
@@ -122,14 +131,15 @@ Result<FlashPlaces> FindFlashPlaces(const NodeOptions& options) {
     std::string path = options.flash[i].path;
     if (found[i].what == What::kDirectory) {
       path = TenantDirectory(options, path);
-      if (Status status = io::MakeOwnDirectory("flash", path); !status.ok()) return Error(std::move(status));
+      if (Status status = FindOwnDirectory("flash", path, what); !status.ok())
+        return Error(std::move(status));
     }
     places.bytes += options.flash[i].size_bytes > 0 ? options.flash[i].size_bytes : BlockDeviceBytes(path);
     places.devices.push_back({.path = std::move(path), .size_bytes = options.flash[i].size_bytes});
   }
   if (parent->empty() || Same(*parent, options.memory_dir)) return places;
   places.journal_directory = TenantDirectory(options, *parent);
-  if (Status status = io::MakeOwnDirectory("journal_dir", places.journal_directory); !status.ok()) {
+  if (Status status = FindOwnDirectory("journal_dir", places.journal_directory, what); !status.ok()) {
     return Error(std::move(status));
   }
   return places;

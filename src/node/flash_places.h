@@ -21,8 +21,10 @@ struct FlashPlaces {
 
 // Looks at every path before it touches one, then makes the tenant's directories. What a device holds is the
 // tier's to judge. kInvalid: no such directory or device, a directory without a size, one volume twice, no
-// directory for the journal; kIoError: read-only, or not this user's.
-Result<FlashPlaces> FindFlashPlaces(const NodeOptions& options);
+// directory for the journal; kIoError: read-only, or not this user's. A check makes no directory, and root's
+// leaves open whose the tenant's are: it is for a node of another user's.
+enum class FindsFor : std::uint8_t { kStart, kCheck };
+Result<FlashPlaces> FindFlashPlaces(const NodeOptions& options, FindsFor what = FindsFor::kStart);
 
 // Nobody else on this host uses the device, mounted or otherwise, or begins to, as long as the descriptor is
 // open. None for a directory. kBusy: somebody does.

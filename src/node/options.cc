@@ -19,6 +19,7 @@
 #include "node/client_rules.h"
 #include "node/flash_options.h"
 #include "node/flash_places.h"
+#include "wire/socket_path.h"
 
 namespace cistern::node {
 namespace {
@@ -71,6 +72,10 @@ std::string OrNone(std::string text) { return text.empty() ? "none" : text; }
 Status AddQuota(NodeOptions& options, std::string_view text) {
   Result<policy::Quota> quota = policy::ParseQuota(text);
   if (!quota) return quota.error();
+  if (std::ranges::find(options.quotas, quota->pattern, &policy::Quota::pattern) != options.quotas.end())
+    return Status(Code::kInvalid, Text("quota: ", Shown(quota->pattern),
+                                       " is given twice, and the first alone counts; "
+                                       "give all of its sizes in one"));
   if (options.quotas.size() == policy::kMaxQuotas)
     return Status(Code::kInvalid, Text("quota: ", Shown(text), " is one more than ", policy::kMaxQuotas,
                                        ", which are the most: one pattern may stand for several namespaces"));
@@ -504,6 +509,9 @@ std::uint64_t DefaultMemoryBytes(std::uint64_t host_bytes, std::uint64_t file_sy
 }
 
 Status CheckNodeOptions(const NodeOptions& options) {
+  if (!options.socket.empty()) {
+    if (Status status = wire::CheckSocketPath(options.socket); !status.ok()) return status;
+  }
   const std::uint64_t file_system = memory::FileSystemBytes(options.memory_dir);
   if (file_system != 0 && options.memory_bytes > file_system) {
     return Status(
@@ -513,7 +521,7 @@ Status CheckNodeOptions(const NodeOptions& options) {
              "); ask for less, make it larger (in Docker with --shm-size), or name another memory_dir"));
   }
   if (const auto keys = ReadCellKeys(options); !keys) return keys.error();
-  Result<FlashPlaces> places = FindFlashPlaces(options);
+  Result<FlashPlaces> places = FindFlashPlaces(options, FindsFor::kCheck);
   return places ? CheckFlashQuotas(options, *places) : places.error();
 }
 

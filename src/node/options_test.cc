@@ -175,6 +175,9 @@ TEST(NodeOptions, CheckNamesWhatAStartWouldFindWrong) {
   options.memory_bytes = 64u << 20;
   ASSERT_TRUE(ResolveNodeOptions(options).ok());
   EXPECT_TRUE(CheckNodeOptions(options).ok());
+  options.socket = "/run/" + std::string(120, 'x');
+  EXPECT_THAT(Message(CheckNodeOptions(options)), HasSubstr("at most 107"));
+  options.socket.clear();
   options.flash = {{.path = "/no/such/device"}};
   EXPECT_THAT(Message(CheckNodeOptions(options)), HasSubstr("/no/such/device"));
   options.flash.clear();
@@ -333,10 +336,15 @@ TEST(NodeOptions, QuotasAreTablesOfTheFileOrFlags) {
   EXPECT_THAT(wrong("[[quota]]\nnamespace = \"a\"\nmemory = \"1GiB\"\nreserve = \"2GiB\"\n"),
               HasSubstr("its reserve of 2GiB is above the 1GiB that it may have"));
   EXPECT_THAT(wrong("[[quotas]]\n"), HasSubstr("c:1: "));
+  EXPECT_THAT(wrong("quota = [\"a:memory=1GiB\", \"b:memory=1GiB\", \"a:flash=1GiB\"]\n"),
+              HasSubstr("quota: a is given twice"));
+  EXPECT_THAT(wrong("quota = [\"a:memory=1GiB\"]\n[[quota]]\nnamespace = \"b\"\nmemory = \"1GiB\"\n"),
+              HasSubstr("c:2: quota is set twice"));
   EXPECT_THAT(wrong("[[quota]] # of a\nnamespace = \"a\"\nmemory = \"1GiB\"\nmemory = \"2GiB\"\n"),
               HasSubstr("c:4: memory is set twice in one [[quota]]"));
   std::string many;
-  for (int i = 0; i < 16; ++i) many += "[[quota]]\nnamespace = \"n\"\nmemory = \"1GiB\"\n";
+  for (int i = 0; i < 16; ++i)
+    many += "[[quota]]\nnamespace = \"n" + std::to_string(i) + "\"\nmemory = \"1GiB\"\n";
   EXPECT_THAT(wrong(many), HasSubstr("one more than 15"));
   NodeOptions all;
   all.memory_bytes = 128u << 20;

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -43,6 +44,21 @@ class WhatANodeDoes(CliTest):
         get = subprocess.run(limited, capture_output=True, timeout=TIMEOUT_S, check=False)
         self.assert_says(get, 1, f"file {file} cannot be written: ", "File too large")
         self.assertFalse(file.exists())
+
+    def test_what_is_printed_is_there_or_the_program_fails(self) -> None:
+        node = self.node()
+        where = ("--socket", str(node.socket))
+        commands = [("status", *where, "--json"), ("config", *where), ("namespaces", *where, "--json"), ("--help",)]
+        for words in commands:
+            with open("/dev/full", "wb") as full:
+                said = subprocess.run([BIN / "cistern", *words], stdout=full, stderr=subprocess.PIPE,
+                                      timeout=TIMEOUT_S, check=False)
+            self.assertIn(b"standard output cannot be written: No space left", said.stderr, words)
+            self.assertEqual(said.returncode, 1, words)
+        command = ["sh", "-c", 'exec "$@" >&-', "sh", BIN / "cistern", "status", *where]
+        said = subprocess.run(command, stderr=subprocess.PIPE, timeout=TIMEOUT_S, check=False)
+        self.assertEqual(said.returncode, 1)
+        self.assertIn(b"standard output cannot be written: ", said.stderr)
 
     def test_a_memory_dir_on_hugetlbfs_is_refused_by_name(self) -> None:
         huge = self.directory / "huge"
@@ -121,6 +137,26 @@ class WhatANodeDoes(CliTest):
         node.start()
         self.assert_says(node.cistern("get", "--namespace", "demo", KEYS[0], "-"), 1, "miss")
 
+    def test_a_node_without_standard_error_writes_what_it_says_into_no_file_of_its_own(self) -> None:
+        node = self.node()
+        node.cistern("put", "--namespace", "demo", KEYS[0], "-", stdin=b"still here")
+        for closed in ("2>&-", "1>&- 2>&-", "0<&- 1>&- 2>&-"):
+            node.end()
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
+                supervisor.bind(str(self.directory / "notify"))
+                shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *node.command]
+                env = {**os.environ, "NOTIFY_SOCKET": str(self.directory / "notify")}
+                silent = subprocess.Popen(shell, env=env)
+                supervisor.settimeout(TIMEOUT_S)
+                self.assertEqual(supervisor.recv(100), b"READY=1")
+            (self.directory / "notify").unlink()
+            get = node.cistern("get", "--namespace", "demo", KEYS[0], "-")
+            silent.send_signal(signal.SIGTERM)
+            self.assertEqual((closed, silent.wait(timeout=TIMEOUT_S)), (closed, 0))
+            self.assertEqual((closed, get.stdout), (closed, b"still here"))
+            node.start()
+            self.assertIn("1 records warm", node.said, closed)
+
     def test_sigterm_ends_in_order(self) -> None:
         self.assertEqual(self.node().end(signal.SIGTERM), 0)
 
@@ -166,6 +202,8 @@ class WhatANodeDoes(CliTest):
         both = ("--engine", "decode-1", "--namespace", "demo")
         self.assert_says(node.cistern("admin", "writes", "off", *both), 2, "--engine")
         self.assert_says(node.cistern("admin", "reads", "off", "--each"), 2, "--each")
+        for flag in ("--namespace", "--engine"):  # of a script's variable that was not set
+            self.assert_says(node.cistern("admin", "reads", "off", flag, ""), 2, f"{flag}: is empty")
         self.assert_says(node.cistern("get", *get), 0)
 
     def test_docs_have_the_metrics_that_the_registry_has(self) -> None:
@@ -196,6 +234,23 @@ class WhatANodeDoes(CliTest):
         node.end()
         freed = json.loads(run("cistern", "forget", "--memory-dir", memory, "--json").stdout)
         self.assertGreater(freed["freed_bytes"], 64 << 20)
+
+    def test_forget_frees_where_there_is_no_room_for_a_node_by_default(self) -> None:
+        mount = self.directory / "narrow"
+        mount.mkdir()
+        script = (
+            f"mount -t tmpfs -o size=72m none {mount} && "
+            f"{BIN}/cisternd --memory 64MiB --linger 1us --memory-dir {mount}/m --socket {self.directory}/s && "
+            f"exec {BIN}/cistern forget --memory-dir {mount}/m --json"
+        )
+        result = subprocess.run(
+            ["unshare", "--mount", "--map-root-user", "sh", "-c", script],
+            capture_output=True, timeout=TIMEOUT_S, check=False,
+        )
+        if b"unshare" in result.stderr or b"mount:" in result.stderr:
+            self.skipTest("no mount namespace can be made here")
+        self.assert_says(result, 0, "no client")
+        self.assertGreater(json.loads(result.stdout)["freed_bytes"], 30 << 20)
 
     def test_both_loops_serve(self) -> None:
         node = self.node("--loop", "epoll")
@@ -344,6 +399,8 @@ class BadInput(CliTest):
         big = os.urandom(8 << 20)
         self.assert_says(node.cistern(*put, KEYS[0], "-", stdin=big), 2, str(len(big)))
         self.assert_says(node.cistern("put", KEYS[0], "-", stdin=b""), 2, "--namespace")
+        for longer, limit in (("4294967297s", "4294967295s"), ("18446744073709551615us", "9223372036854775807us")):
+            self.assert_says(node.cistern(*put, "--ttl", longer, KEYS[0], "-", stdin=b"kv"), 2, "--ttl", longer, limit)
 
     def test_new_history(self) -> None:
         def begin(*flags: object) -> subprocess.CompletedProcess[bytes]:
@@ -374,6 +431,11 @@ class BadInput(CliTest):
         self.assert_says(run("cistern", "sim", "generated:sesions=4", "--blocks", 4), 2, "sesions", "sessions")
         self.assert_says(run("cistern", "sim", trace, "--blocks", 4, "--policy", "lur"), 2, "lur", "lru")
         self.assert_says(run("cistern", "sim", trace, "--blocks", 4, "--flash"), 2, "t.jsonl", "3")
+
+    def test_replay_of_blocks_without_bytes(self) -> None:
+        for room in (("--memory", "64MiB"), ("--blocks", 10)):
+            said = run("cistern", "replay", "generated:sessions=2", *room, "--block-bytes", "0B")
+            self.assert_says(said, 2, "--block-bytes: 0B", "the least is 1B")
 
     def test_sim_with_flash(self) -> None:
         def sim(*words: object) -> subprocess.CompletedProcess[bytes]:

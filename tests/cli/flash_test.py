@@ -202,6 +202,7 @@ class WhatANodeDoes(FlashTest):
         self.assertEqual([device["in_service"] for device in listed], [True, True])
         out = node.json("device", "take-out", second.name)["devices"]
         self.assertEqual([device["in_service"] for device in out], [True, False])
+        self.assertEqual([device["read_estimate_us"] is None for device in out], [False, True])
         self.assertNotEqual(out[1]["why"], "")
         self.assertIn(b"out of service", node.cistern("device", "list").stdout)
         node.put(1)

@@ -7,6 +7,7 @@ Usage: operate_test.py BIN_DIR [unittest arguments]
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import signal
 import subprocess
@@ -107,6 +108,12 @@ class Doctor(OperateTest):
         self.assertTrue(left[0]["mend"].endswith(
             f"cistern forget --memory-dir {self.directory}/memory --tenant default"), left[0]["mend"])
 
+    def test_a_path_of_any_bytes_is_said_in_json(self) -> None:
+        config = self.directory / "c.toml"
+        config.write_bytes(b'memory = "64MiB"\nmemory_dir = "' + bytes(self.directory) + b'/m\xff"\n')
+        said = run("cistern", "doctor", "--config", config, "--socket", self.directory / "none", "--json")
+        self.assertIn("/m?", findings(said)["memory_dir"][0]["value"])
+
     def test_no_node_is_a_warning_and_a_broken_file_wrong_usage(self) -> None:
         said = run("cistern", "doctor", "--socket", self.directory / "none", "--json")
         self.assertEqual(findings(said)["node"][0]["verdict"], "warning")
@@ -132,6 +139,8 @@ class Namespaces(OperateTest):
         self.assertEqual(a["flash"], {"records": 0, "bytes": 0})
         self.assertNotEqual(a["fingerprint"], b["fingerprint"])
         self.assertEqual((a["uses"], a["unused_us"]), (0, None))
+        page = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
+        self.assertEqual([field for field in a if f"`{field}`" not in page], [])
         text = node.cistern("namespaces").stdout.decode()
         self.assertIn(a["fingerprint"], text)
         self.assertIn("2 blocks", text)
@@ -222,6 +231,19 @@ class Config(OperateTest):
         self.assert_says(run("cistern", "config", "--check", config), 2, "c.toml:1", "linger")
         self.assert_says(run("cistern", "config", "--check", config, "--file", config), 2, "exclude")
 
+    def test_a_check_makes_nothing_and_one_by_root_is_of_another_users_node_too(self) -> None:
+        flash = self.directory / "flash"
+        flash.mkdir()
+        config = self.directory / "c.toml"
+        config.write_text(f'memory = "64MiB"\nmemory_dir = "{self.directory}/m"\nflash = "{flash}:256MiB"\n')
+        self.assert_says(run("cistern", "config", "--check", config), 0)
+        self.assertEqual(list(flash.iterdir()), [])
+        if os.geteuid() == 0:
+            (flash / "default").mkdir(0o700)
+            os.chown(flash / "default", 65534, 65534)
+            self.assert_says(run("cistern", "config", "--check", config), 0)
+            self.assertEqual((flash / "default").stat().st_uid, 65534)
+
 
 class Drain(OperateTest):
     def test_for_an_upgrade_it_ends_and_the_next_is_warm(self) -> None:
@@ -256,7 +278,13 @@ class Drain(OperateTest):
     def test_bad_input(self) -> None:
         socket = self.directory / "none"
         for words, text in ((["drain", "offf"], "did you mean off"), (["drain", "--for", "fun"], "--for fun"),
-                            (["drain", "--within", "5"], "--within"), (["memory"], "say what to")):
+                            (["drain", "--within", "5"], "--within"), (["memory"], "say what to"),
+                            (["drain", "--for", ""], "--for"),
+                            (["writes", "off", "--within", "5min"], "--within: is of drain"),
+                            (["reads", "on", "--for", "upgrade"], "--for: is of drain"),
+                            (["drain", "--namespace", "a"], "drain is of the whole node"),
+                            (["drop", "a", "--namespace", "b"], "drop names its own"),
+                            (["drain", "off", "--stop"], "--stop: is of drain")):
             self.assert_says(run("cistern", "admin", "--socket", socket, *words), 2, text)
         self.assert_says(run("cistern", "admin", "--socket", socket, "drain"), 1, "none")
 

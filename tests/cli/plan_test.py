@@ -5,6 +5,7 @@ Usage: plan_test.py BIN_DIR [unittest arguments]
 """
 
 import json
+import os
 import pathlib
 import subprocess
 import tempfile
@@ -112,6 +113,9 @@ class BadInput(PlanTest):
         self.assert_says(("--model", "Llama-3-8B", "--api-price", "87c"), 2, "--api-price", "87c")
         self.assert_says(("--model", "Llama-3-8B", "--hit-rate", "75"), 2, "--hit-rate", "75", "0 to 1")
         self.assert_says(("--model", "Llama-3-8B", "--context", "0"), 2, "--context")
+        self.assert_says(("--model", "Llama-3-8B", "--gpu", "H100-80GB", "--busy", "0s"), 2, "--busy")
+        busy = plan("--model", "Llama-3-8B", "--gpu", "H100-80GB", "--sessions", 2, "--think", "0s")
+        self.assertIn("to think for 0 s (--think)", busy.stdout.decode())
 
     def test_configuration(self) -> None:
         lacking = self.file("lacking.json", '{"num_hidden_layers": 4, "num_attention_heads": 8}')
@@ -120,6 +124,18 @@ class BadInput(PlanTest):
         self.assert_says(("--config", self.directory / "none.json"), 1, "none.json", "No such file")
         self.assert_says(("--model", "Llama-3-8B", "--data", self.file("d.json", '{"gpus": [{"name": "x"}]}')), 2,
                          "gpus[0]", "source is missing")
+
+    def test_a_configuration_whose_path_is_no_utf8_is_named_in_json(self) -> None:
+        path = os.fsencode(self.directory) + b"/c\xff.json"
+        with open(path, "w") as file:
+            json.dump({"num_hidden_layers": 4, "num_attention_heads": 8, "hidden_size": 512}, file)
+        done = plan("--config", os.fsdecode(path), "--parameters", "1e9", "--json")
+        self.assertIn("c?.json", json.loads(done.stdout)["model"])
+
+    def test_files_that_are_none_or_have_no_end(self) -> None:
+        self.assert_says(("--config", self.directory), 1, f"--config: {self.directory}: Is a directory")
+        self.assert_says(("--model", "Llama-3-8B", "--data", self.directory), 1, "--data", "Is a directory")
+        self.assert_says(("--config", "/dev/zero"), 2, "--config: /dev/zero has more than 16777216 bytes")
 
     def test_fleet_that_cannot_hold_its_weights(self) -> None:
         self.assert_says(("--model", "Llama-3-70B", "--gpu", "H100-80GB"), 2, "141.2 GB", "--gpus 2")

@@ -56,6 +56,8 @@ class BadInput(unittest.TestCase):
         for words, message in {
             ("--gpus", 1): "a node of 1 x H100-80GB cannot hold the weights: Llama-3-70B takes 141.2 GB",
             ("--first-token", "1ms"): "--first-token: 1 ms cannot be met by any request",
+            ("--first-token", "0s"): "--first-token: 0 us cannot be met by any request",
+            ("--fail-every", "1ms"): "--fail-every is 1 ms: expected 10 s or more",
             ("--per-token", "1ms"): "--per-token: 1 ms cannot be met by any request",
             ("--decode-nodes", 16): "--decode-nodes is 16 of 16 nodes",
             ("--nodes", 0): "--nodes: 0 is out of range",

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/utf8.h"
+
+#include <gtest/gtest.h>
+
+namespace cistern {
+namespace {
+
+TEST(Utf8, IsLeftAsItIsAndOtherBytesAreQuestionMarks) {
+  EXPECT_EQ(Utf8("/mnt/caf\xc3\xa9"), "/mnt/caf\xc3\xa9");
+  EXPECT_EQ(Utf8("\xf0\x9f\x92\xbe"), "\xf0\x9f\x92\xbe");
+  EXPECT_EQ(Utf8("a\xff"), "a?");
+  EXPECT_EQ(Utf8("\xc3"), "?") << "cut off";
+  EXPECT_EQ(Utf8("\xc0\xaf"), "??") << "overlong";
+  EXPECT_EQ(Utf8("\xed\xa0\x80"), "???") << "a surrogate";
+}
+
+}  // namespace
+}  // namespace cistern
