@@ -222,7 +222,7 @@ bool Namespaces::Unwanted(std::uint32_t slot) const {
 bool Namespaces::NothingLeft(std::uint32_t slot) const {
   const catalog::TreeId tree = context_.catalog.TreeOf(slot);
   return context_.forest.block(context_.forest.tree(tree)->root).first_child == catalog::kNoId &&
-         !deletions_.Concern(tree);
+         !deletions_.Concern(slot);
 }
 
 Task<Result<std::optional<std::uint32_t>>> Namespaces::MakeRoom(const OwnerToken& owner) {

@@ -3,8 +3,10 @@
 // was dropped stays away whatever the media hold, and trouble below costs cache only.
 #include <gtest/gtest.h>
 
+#include "arena/layout.h"
 #include "flash_store.h"
 #include "store/block_store_fixture.h"
+#include "store/cell_drops.h"
 
 namespace cistern {
 namespace {
@@ -579,6 +581,32 @@ TEST_F(FlashStoreTest, TheScrubberFindsWhatRotted) {
     t->Settle();
   }
   EXPECT_EQ(Match(0, 15), 5u);
+}
+
+// The sizes of what is being collected are in its list, so another list waits for its slot.
+TEST_F(FlashStoreTest, WhatADroppedNamespaceHadIsForgottenWholeWhoeverWantsItsSlot) {
+  const auto numbered = [](std::uint32_t number) {
+    NamespaceSpec spec = store::OneGroup();
+    spec.name.clear();
+    spec.fields = {{"number", std::to_string(number)}};
+    return spec;
+  };
+  Make(With(2048, 16 * kMiB));
+  ns = *t->Run(t->store->Attach(numbered(0), Me(2, 2)));
+  PutChain(1, 1500);
+  t->Settle();
+  t->store->OwnerEnded(Me(2).owner);
+  std::uint8_t owner = 3;
+  for (std::uint32_t number = 1; Occupied().namespaces < arena::kMaxNamespaces; ++number) {
+    if (!t->Run(t->store->Attach(numbered(number), Me(owner, owner)))) ++owner;
+  }
+  ASSERT_GT(FlashOf(*t).live_bytes(), 0u);
+  Task<std::uint64_t> dropping = t->store->cell_drops().BeginNamespace(ns.slot);
+  const Result<store::Attached> attached = t->Run(t->store->Attach(numbered(5000), Me(200, 200)));
+  ASSERT_TRUE(attached.has_value()) << attached.error().ToString();
+  EXPECT_EQ(attached->slot, ns.slot);
+  EXPECT_EQ(t->Run(std::move(dropping)), 1500u);
+  EXPECT_EQ(FlashOf(*t).live_bytes(), 0u);
 }
 
 }  // namespace
