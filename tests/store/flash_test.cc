@@ -609,5 +609,28 @@ TEST_F(FlashStoreTest, WhatADroppedNamespaceHadIsForgottenWholeWhoeverWantsItsSl
   EXPECT_EQ(FlashOf(*t).live_bytes(), 0u);
 }
 
+// Flash has room for more than the forest has blocks, as where the host has little memory beside it.
+TEST_F(FlashStoreTest, EachBlockMayHaveARecordInEachOfItsGroups) {
+  constexpr std::uint64_t kBlocks = 5000;
+  store::TestStoreOptions options = With(0, 128 * kMiB, 1, kMiB);
+  options.store.max_lower_blocks = 64;
+  NamespaceSpec spec = store::OneGroup();
+  spec.groups = {{.name = "a"}, {.name = "b"}};
+  Make(options, spec);
+  for (std::uint64_t n = 0; n < kBlocks; ++n) {
+    bodies_.clear();
+    std::vector<store::PartWrite> parts = {Part(n, std::nullopt), Part(n, std::nullopt)};
+    parts[1].group = 1;
+    for (const store::PartOutcome& outcome : Write(std::move(parts), Me())) {
+      ASSERT_EQ(outcome.state, store::State::kPublished) << n << ": " << outcome.status.ToString();
+    }
+    if (n % 100 == 99) t->Settle();
+  }
+  EXPECT_EQ(Occupied().blocks, kBlocks);
+  Restart(spec);
+  EXPECT_EQ(Occupied().blocks, kBlocks);
+  EXPECT_TRUE(Gets(0) && Gets(kBlocks - 1));
+}
+
 }  // namespace
 }  // namespace cistern
