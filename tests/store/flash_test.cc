@@ -632,5 +632,19 @@ TEST_F(FlashStoreTest, EachBlockMayHaveARecordInEachOfItsGroups) {
   EXPECT_TRUE(Gets(0) && Gets(kBlocks - 1));
 }
 
+TEST_F(FlashStoreTest, WhereTheForestFillsFlashGivesUpWhatIsOldest) {
+  constexpr std::uint64_t kBlocks = 16'000;  // a quarter more than the forest has
+  store::TestStoreOptions options = With(0, 256 * kMiB, 1, kMiB);
+  options.store.max_lower_blocks = 64;
+  Make(options);
+  for (std::uint64_t n = 0; n < kBlocks; ++n) {
+    bodies_.clear();
+    ASSERT_EQ(Put(n, std::nullopt), store::State::kPublished) << n;
+    if (n % 100 == 99) t->Settle();
+  }
+  EXPECT_LT(Occupied().blocks, kBlocks);
+  EXPECT_TRUE(Gets(kBlocks - 1));
+}
+
 }  // namespace
 }  // namespace cistern
