@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/limits.h"
 #include "policy/evict.h"
 
 namespace cistern::catalog {
@@ -16,6 +17,18 @@ std::uint32_t MaxRecords(const arena::Geometry& geometry, std::uint64_t memory_b
       std::min<std::uint64_t>(bytes / geometry.min_slot_bytes(), policy::Lru::kMaxEntries - 1));
 }
 
+// Besides blocks with records: roots, and placeholders, for which a quarter is plenty.
+std::uint32_t MaxBlocks(std::uint32_t max_records, std::uint32_t max_lower_blocks) {
+  return std::min<std::uint32_t>(policy::Lru::kMaxEntries - max_records - 2, max_lower_blocks) + max_records +
+         1 + max_records / 4 + 2 * arena::kMaxNamespaces;
+}
+
+// A block has a record in each of its groups.
+std::uint32_t MaxRecordIds(std::uint32_t max_blocks) {
+  return static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(std::uint64_t{max_blocks} * kMaxGroups, policy::Lru::kMaxEntries - 1));
+}
+
 }  // namespace
 
 Catalog::Catalog(const Parts& parts)
@@ -25,11 +38,8 @@ Catalog::Catalog(const Parts& parts)
       steps_(parts.steps),
       options_(parts.options),
       max_records_(MaxRecords(parts.arena.geometry(), parts.memory_bytes)),
-      max_record_ids_(std::min<std::uint32_t>(policy::Lru::kMaxEntries - max_records_ - 2,
-                                              parts.options.max_lower_blocks) +
-                      max_records_ + 1),
-      // Besides blocks with records: roots, and placeholders, for which a quarter is plenty.
-      forest_(max_record_ids_ + max_records_ / 4 + 2 * arena::kMaxNamespaces, parts.arena.geometry()),
+      max_record_ids_(MaxRecordIds(MaxBlocks(max_records_, parts.options.max_lower_blocks))),
+      forest_(MaxBlocks(max_records_, parts.options.max_lower_blocks), parts.arena.geometry()),
       counted_(forest_),
       pending_(PendingBound::Of(parts.memory_bytes, parts.options.max_pending)),
       leases_(parts.options.max_leases, parts.options.max_leased_blocks),

@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <limits>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -75,9 +76,7 @@ class EpollLoop final : public SystemLoop {
       ++queued_;
       all_busy = queued_ > idle_;
     }
-    if (all_busy && threads_.size() < kMaxWaitingIo) {
-      threads_.emplace_back([this](std::stop_token stop) { CarryOut(stop); });
-    }
+    if (all_busy && threads_.size() < kMaxWaitingIo) AddThread();
     work_.notify_one();
   }
 
@@ -101,6 +100,14 @@ class EpollLoop final : public SystemLoop {
   void EndWatch(WatchState& watch) override {
     set_.Remove(watch);
     Forget(watch);
+  }
+
+  // Where the system has no more, what is queued waits for those that there are.
+  void AddThread() {
+    try {
+      threads_.emplace_back([this](std::stop_token stop) { CarryOut(stop); });
+    } catch (const std::system_error&) {
+    }
   }
 
   void CarryOut(std::stop_token stop) {

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -522,6 +523,28 @@ TEST_P(LoopTest, AGroupOfTasksEndsBeforeWhatItUses) {
   for (std::uint64_t i = 0; i < 50; ++i) group.Spawn(write(*loop_, file, bytes, i * 1000, done));
   loop_->BlockOn(group.Close());
   EXPECT_EQ(done, 50);
+}
+
+// As where a container may have no more of them.
+TEST_P(LoopTest, WithoutAnotherThreadOperationsWaitForThoseThatThereAre) {
+  if (GetParam() != "epoll") GTEST_SKIP() << "it makes none";
+  LoopOptions options;
+  options.io_threads = 1;
+  Start(options);
+  File file = Make("file");
+  ASSERT_TRUE(loop_->BlockOn(file.WriteAll(Pattern(4096, 1), 0)).ok());
+  pthread_attr_t usual, huge;
+  ASSERT_EQ(::pthread_getattr_default_np(&usual), 0);
+  ASSERT_EQ(::pthread_attr_init(&huge), 0);
+  ASSERT_EQ(::pthread_attr_setstacksize(&huge, std::size_t{1} << 50), 0);  // for which there are no addresses
+  ASSERT_EQ(::pthread_setattr_default_np(&huge), 0);
+  std::vector<std::vector<std::byte>> buffers(8, std::vector<std::byte>(512));
+  std::vector<Task<Result<std::uint32_t>>> tasks;
+  for (std::vector<std::byte>& buffer : buffers) tasks.push_back(file.Read(buffer, 0));
+  ASSERT_EQ(::pthread_setattr_default_np(&usual), 0);
+  for (Task<Result<std::uint32_t>>& task : tasks) EXPECT_EQ(*loop_->BlockOn(std::move(task)), 512u);
+  ::pthread_attr_destroy(&huge);
+  ::pthread_attr_destroy(&usual);
 }
 
 TEST(LoopOptions, NameTheFieldTheValueAndTheLimit) {

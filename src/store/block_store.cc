@@ -226,7 +226,10 @@ bool BlockStore::Rooms::TendLowerTier() {
   turns.Start();
   lower->Tick();
   if (!lower.closed()) {
-    lower->Reclaim(context.journal.tombstones() > options.max_tombstones / 4 * 3);
+    // The forest has blocks for less than flash has room for where the host has little memory beside it.
+    const std::uint32_t most = context.forest.max_blocks();
+    const bool forest_fills = context.forest.blocks() > most - most / 16;
+    lower->Reclaim(forest_fills || context.journal.tombstones() > options.max_tombstones / 4 * 3);
   }
   write_back.Start();
   // Fetches and write-backs take sequence numbers without any put.

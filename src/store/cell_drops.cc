@@ -8,8 +8,7 @@
 namespace cistern::store {
 
 Task<std::uint64_t> CellDrops::BeginKeys(std::uint32_t slot, std::span<const BlockKey> keys) {
-  if (context_.journal.tombstones() + keys.size() <= context_.options.max_tombstones)
-    co_return co_await drops_.Begin(slot, keys);
+  if (drops_.HasRoom(keys.size())) co_return co_await drops_.Begin(slot, keys);
   context_.counters.widened_drops.Add();
   co_return co_await namespaces_.Renew(slot);
 }

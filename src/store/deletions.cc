@@ -55,7 +55,8 @@ std::shared_ptr<Deletion> Deletions::Start(Deletion deletion) {
   deletion.made = context_.catalog.NextEvent();
   if (deletion.since == 0) deletion.since = deletion.made;
   since_.insert(deletion.since);
-  of_tree_[deletion.tree]++;
+  deletion.slot = context_.forest.tree(deletion.tree)->slot;
+  of_slot_[deletion.slot]++;
   context_.forest.CollectingBegins();
   return deletions_.emplace_back(std::make_shared<Deletion>(std::move(deletion)));
 }
@@ -135,7 +136,7 @@ void Deletions::CollectNode(Deletion& deletion) {
 void Deletions::End(Deletion& deletion) {
   deletion.done = true;
   since_.erase(since_.find(deletion.since));
-  if (const auto of = of_tree_.find(deletion.tree); --of->second == 0) of_tree_.erase(of);
+  if (const auto of = of_slot_.find(deletion.slot); --of->second == 0) of_slot_.erase(of);
   switch (deletion.reason) {
     case residency::LossReason::kDropped: context_.counters.dropped.Add(deletion.blocks); break;
     case residency::LossReason::kExpired: context_.counters.expired.Add(deletion.blocks); break;

@@ -24,6 +24,7 @@ struct Deletion {
   catalog::BlockId top = catalog::kNoId;  // kNoId: the forest has no block of it
   catalog::BlockId at = catalog::kNoId;
   catalog::TreeId tree = catalog::kNoId;  // of the key; the whole tree is deleted where `whole_tree`
+  std::uint32_t slot = 0;                 // of the tree
   bool whole_tree = false;
   catalog::PutIndex next_put = 0;
   std::vector<catalog::KeyHash> key_hashes;  // keys whose puts end, with the puts of their descendants
@@ -56,8 +57,8 @@ class Deletions final : public residency::BlockOwner {
   bool Collect() override;
 
   bool empty() const { return deletions_.empty(); }
-  // Whether one of them is of this tree.
-  bool Concern(catalog::TreeId tree) const { return of_tree_.contains(tree); }
+  // Whether one of them is of the namespace with this slot number, or of one that was dropped there.
+  bool Concern(std::uint32_t slot) const { return of_slot_.contains(slot); }
   // Completes when the deletion is collected, and so are all deletions that were cut out of it meanwhile.
   Task<void> Collected(std::shared_ptr<Deletion> deletion);
   // Completes when the next deletion is collected.
@@ -75,8 +76,8 @@ class Deletions final : public residency::BlockOwner {
   residency::Removal& removal_;
   OpenPuts& puts_;
   std::deque<std::shared_ptr<Deletion>> deletions_;
-  std::unordered_map<catalog::TreeId, std::uint32_t> of_tree_;  // how many there are of each tree
-  std::multiset<std::uint64_t> since_;                          // `since` of every deletion under way
+  std::unordered_map<std::uint32_t, std::uint32_t> of_slot_;  // how many there are of each slot number
+  std::multiset<std::uint64_t> since_;                        // `since` of every deletion under way
   Event collected_;
   bool expired_ = false;
 };

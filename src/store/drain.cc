@@ -165,6 +165,7 @@ Task<void> Drain::CountAlone(std::uint64_t number, Instant deadline) {
   const std::uint64_t written = context_.counters.written_down.value(), gave_up = lower_records_.gave_up();
   const bool all = context_.pending.size() == 0;
   const std::uint64_t alone = co_await LookAtAll(Look::kCount, number, deadline);
+  if (number != number_) co_return;  // it has not looked at all, and the count is another order's
   written_then_ = written;
   gave_up_then_ = gave_up;
   counted_ = alone;

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
+
 #include "store/block_store_fixture.h"
 
 namespace cistern::store {
@@ -27,6 +29,27 @@ TEST_F(BlockStoreTest, R10DroppedNeverComesBack) {
   Restart();
   EXPECT_TRUE(Exact(1) && Exact(2) && Exact(3));
   EXPECT_FALSE(Here(4) || Here(5) || Here(7));
+}
+
+TEST_F(BlockStoreTest, P5DropsAtTheSameTimeKeepToTheBoundOfTombstones) {
+  constexpr std::uint64_t kKeys = 200, kMost = 300;
+  Make({.store = {.max_tombstones = kMost}});
+  std::array<std::vector<BlockKey>, 2> keys;
+  for (std::uint64_t n = 0; n < 2 * kKeys; ++n) {
+    ASSERT_EQ(Put(n, std::nullopt), State::kPublished);
+    keys[n / kKeys].push_back(Key(n));
+  }
+  Task<Result<std::uint64_t>> first = t->store->Drop(ns.slot, keys[0]);
+  Task<Result<std::uint64_t>> second = t->store->Drop(ns.slot, keys[1]);
+  while (!first.done() || !second.done()) {
+    t->loop->Turn();
+    ASSERT_LE(Occupied().tombstones, kMost);
+  }
+  EXPECT_EQ(*first.Take(), kKeys);
+  const Result<std::uint64_t> refused = second.Take();
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code(), Code::kBusy);
+  EXPECT_EQ(*t->Run(t->store->Drop(ns.slot, keys[1])), kKeys);
 }
 
 TEST_F(BlockStoreTest, R10AFlippedGenerationDoesNotBringADroppedBlockBack) {

@@ -20,19 +20,21 @@ Task<Result<std::uint64_t>> Drops::Drop(std::uint32_t slot, std::span<const Bloc
   const catalog::TreeId tree = context_.catalog.TreeOf(slot);
   if (context_.catalog.EntryOf(tree) == nullptr)
     co_return Error(Code::kMiss, Text("namespace ", slot, ": is not attached"));
-  if (context_.journal.tombstones() + keys.size() > context_.options.max_tombstones) {
+  if (!HasRoom(keys.size())) {
     context_.counters.busy.Add();
     co_return Error(
         Code::kBusy,
-        Text("drop: ", context_.journal.tombstones(), " tombstones of earlier drops are kept, ", keys.size(),
-             " keys more are asked for and the limit is ", context_.options.max_tombstones,
+        Text("drop: ", context_.journal.tombstones() + coming_, " tombstones of earlier drops are kept, ",
+             keys.size(), " keys more are asked for and the limit is ", context_.options.max_tombstones,
              ": try again when no medium has anything older, or drop the namespace"));
   }
   DeletionList deletions;
   std::vector<std::uint64_t> tombstones;
   std::vector<Task<Status>> logged;
+  coming_ += keys.size();
   for (const BlockKey& key : keys) {
     const std::optional<catalog::Tombstone> tombstone = co_await Cut(tree, key, &deletions);
+    --coming_;
     if (!tombstone) continue;
     tombstones.push_back(tombstone->sequence);
     logged.push_back(context_.journal.AddTombstone(*tombstone));
@@ -113,8 +115,10 @@ Task<std::uint64_t> Drops::Begin(std::uint32_t slot, std::span<const BlockKey> k
   if (context_.catalog.EntryOf(tree) == nullptr) co_return 0;
   DeletionList deletions;
   std::vector<std::uint64_t> tombstones;
+  coming_ += keys.size();
   for (const BlockKey& key : keys) {
     const std::optional<catalog::Tombstone> tombstone = co_await Cut(tree, key, &deletions);
+    --coming_;
     if (!tombstone) continue;
     context_.journal.NoteTombstone(*tombstone);
     tombstones.push_back(tombstone->sequence);

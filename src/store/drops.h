@@ -3,6 +3,7 @@
 // descendant's generation has changed (R10).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -28,6 +29,10 @@ class Drops final {
 
   Executor& executor() { return context_.executor; }
 
+  // Whether drops of so many keys keep to the bound of tombstones, with those of drops under way.
+  bool HasRoom(std::size_t keys) const {
+    return context_.journal.tombstones() + coming_ + keys <= context_.options.max_tombstones;
+  }
   // Blocks removed, of the keys and of their descendants. `stations` may be null.
   Task<Result<std::uint64_t>> Drop(std::uint32_t slot, std::span<const BlockKey> keys,
                                    CallStations* stations);
@@ -67,6 +72,7 @@ class Drops final {
   residency::LowerTier& lower_;
   residency::Tombstones& tombstones_;
   Deletions& deletions_;
+  std::size_t coming_ = 0;  // keys of drops under way that were not cut yet
 };
 
 }  // namespace cistern::store

@@ -216,10 +216,13 @@ catalog::NamespaceEntry Namespaces::Remove(std::uint32_t slot) {
 
 bool Namespaces::Unwanted(std::uint32_t slot) const {
   const catalog::NamespaceEntry* entry = context_.namespaces.at(slot);
-  if (entry == nullptr || !entry->names.empty() || users_.used(slot)) return false;
+  return entry != nullptr && entry->names.empty() && !users_.used(slot) && NothingLeft(slot);
+}
+
+bool Namespaces::NothingLeft(std::uint32_t slot) const {
   const catalog::TreeId tree = context_.catalog.TreeOf(slot);
   return context_.forest.block(context_.forest.tree(tree)->root).first_child == catalog::kNoId &&
-         !deletions_.Concern(tree);
+         !deletions_.Concern(slot);
 }
 
 Task<Result<std::optional<std::uint32_t>>> Namespaces::MakeRoom(const OwnerToken& owner) {
@@ -230,8 +233,8 @@ Task<Result<std::optional<std::uint32_t>>> Namespaces::MakeRoom(const OwnerToken
     const auto emptied = co_await Empty(*room->of);
     if (!emptied) co_return std::unexpected(emptied.error());
     co_await deletions_.Collected(*emptied);
-    // Somebody may use it by now: then another one goes.
-    if (!users_.used(*room->of)) co_return room->of;
+    // Somebody may use it by now, and then another one goes; or another node has given it blocks.
+    if (!users_.used(*room->of) && NothingLeft(*room->of)) co_return room->of;
   }
 }
 

@@ -109,8 +109,10 @@ class Namespaces final {
   Task<bool> IsCalled(std::uint32_t slot, const std::string& target);
   // What readers see of it: under no incarnation is anything found.
   void Show(std::uint32_t slot);
-  // No name stands for it, nobody uses it, and no block of it is left, nor any that was cut.
+  // No name stands for it, nobody uses it, and nothing of it is left.
   bool Unwanted(std::uint32_t slot) const;
+  // No block of it is there, nor any that was cut.
+  bool NothingLeft(std::uint32_t slot) const;
   // Validate, and CheckBody of each group.
   Status CheckSpec(const NamespaceSpec& spec) const;
   // Where a new namespace of the owner has room: a free slot number, or that of one which is nothing, or

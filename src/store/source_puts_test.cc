@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/source_puts.h"
 
+#include "arena/layout.h"
 #include "record/verified_copy.h"
 #include "store/block_store_fixture.h"
 
@@ -211,6 +212,43 @@ TEST_F(SourcePutsTest, WhatReplacesAnExpiredBlockDoesNotStandOnWhatLeftWithIt) {
   ASSERT_TRUE(Drop(1).has_value());
   t->Tick();
   EXPECT_FALSE(Here(2));
+}
+
+// Other nodes give to a namespace that nobody here uses, also while it makes room for another one.
+TEST_F(SourcePutsTest, WhatComesToANamespaceThatMakesRoomGoesWithIt) {
+  constexpr std::uint64_t kBlocks = 3000;
+  const auto numbered = [](std::uint32_t number) {
+    NamespaceSpec spec = OneGroup();
+    spec.name.clear();
+    spec.fields = {{"number", std::to_string(number)}};
+    return spec;
+  };
+  Make();
+  ns = *t->Run(t->store->Attach(numbered(0), Me(2, 2)));
+  PutChain(1, kBlocks);
+  t->store->OwnerEnded(Me(2).owner);
+  std::uint8_t owner = 3;
+  for (std::uint32_t number = 1; Occupied().namespaces < arena::kMaxNamespaces; ++number) {
+    if (!t->Run(t->store->Attach(numbered(number), Me(owner, owner)))) ++owner;
+  }
+  Task<Result<Attached>> attaching = t->store->Attach(numbered(5000), Me(200, 200));
+  while (t->store->CheckNamespace(ns.slot, ns.incarnation).ok()) t->loop->Turn();
+  Admits admits;
+  const auto take = [&](Executor&) -> Task<bool> {
+    co_await Yield();
+    auto put = t->store->source_puts().BeginAtOnce(ns.slot, {.key = Key(1), .body_bytes = 4096}, Soon());
+    if (!put || !*put) co_return false;
+    SourceFacts facts = Land(**put, 1);
+    const std::optional<Status> taken = t->store->source_puts().FinishAtOnce(**put, facts, admits);
+    co_return taken && taken->ok();
+  };
+  ASSERT_TRUE(t->Run(take(t->loop->executor())));
+  ASSERT_FALSE(attaching.done());
+  const Result<Attached> attached = t->Run(std::move(attaching));
+  ASSERT_TRUE(attached.has_value()) << attached.error().ToString();
+  EXPECT_EQ(attached->slot, ns.slot);
+  EXPECT_EQ(Occupied().records, 0u);
+  EXPECT_EQ(Occupied().namespaces, arena::kMaxNamespaces);
 }
 
 }  // namespace

@@ -231,6 +231,22 @@ TEST_F(DrainTest, WithoutFlashMemoryAloneHasItAndTheCountSaysSo) {
   EXPECT_EQ(Gets(0, 10), 10u);
 }
 
+// The first order, which rests between two looks, ends behind the second one's end.
+TEST_F(DrainTest, WhatAnOrderCountedStandsWhenAnEarlierOneEnds) {
+  Start();
+  PutChain(0, 9, kBytes);
+  DelayWrites(9'000'000);
+  Begin(true);
+  for (int i = 0; i < 3; ++i) Step();
+  Begin(true, 1'000);
+  Await();
+  ASSERT_TRUE(*ended);
+  EXPECT_EQ(drain().lost(), 10u);
+  for (int i = 0; i < 10; ++i) Step();
+  EXPECT_EQ(drain().lost(), 10u);
+  EXPECT_FALSE(drain().complete());
+}
+
 // Another node that takes some of what it is offered. It reads it here, as a client would.
 struct Takes final : store::HandOver {
   explicit Takes(const store::TestStore& store) : of(store) {}

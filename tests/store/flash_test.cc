@@ -3,9 +3,11 @@
 // was dropped stays away whatever the media hold, and trouble below costs cache only.
 #include <gtest/gtest.h>
 
+#include "arena/layout.h"
 #include "flash/format.h"
 #include "flash_store.h"
 #include "store/block_store_fixture.h"
+#include "store/cell_drops.h"
 
 namespace cistern {
 namespace {
@@ -751,6 +753,69 @@ TEST_F(FlashStoreTest, R10ADeviceThatHangsHoldsUpNoMarksOfOthers) {
   TickUntilFirstDeviceIsOut();
   for (int i = 0; i < 5; ++i) TickOnceLater();
   EXPECT_EQ(told(), t->journal->mark());
+}
+
+// The sizes of what is being collected are in its list, so another list waits for its slot.
+TEST_F(FlashStoreTest, WhatADroppedNamespaceHadIsForgottenWholeWhoeverWantsItsSlot) {
+  const auto numbered = [](std::uint32_t number) {
+    NamespaceSpec spec = store::OneGroup();
+    spec.name.clear();
+    spec.fields = {{"number", std::to_string(number)}};
+    return spec;
+  };
+  Make(With(2048, 16 * kMiB));
+  ns = *t->Run(t->store->Attach(numbered(0), Me(2, 2)));
+  PutChain(1, 1500);
+  t->Settle();
+  t->store->OwnerEnded(Me(2).owner);
+  std::uint8_t owner = 3;
+  for (std::uint32_t number = 1; Occupied().namespaces < arena::kMaxNamespaces; ++number) {
+    if (!t->Run(t->store->Attach(numbered(number), Me(owner, owner)))) ++owner;
+  }
+  ASSERT_GT(FlashOf(*t).live_bytes(), 0u);
+  Task<std::uint64_t> dropping = t->store->cell_drops().BeginNamespace(ns.slot);
+  const Result<store::Attached> attached = t->Run(t->store->Attach(numbered(5000), Me(200, 200)));
+  ASSERT_TRUE(attached.has_value()) << attached.error().ToString();
+  EXPECT_EQ(attached->slot, ns.slot);
+  EXPECT_EQ(t->Run(std::move(dropping)), 1500u);
+  EXPECT_EQ(FlashOf(*t).live_bytes(), 0u);
+}
+
+// Flash has room for more than the forest has blocks, as where the host has little memory beside it.
+TEST_F(FlashStoreTest, EachBlockMayHaveARecordInEachOfItsGroups) {
+  constexpr std::uint64_t kBlocks = 5000;
+  store::TestStoreOptions options = With(0, 128 * kMiB, 1, kMiB);
+  options.store.max_lower_blocks = 64;
+  NamespaceSpec spec = store::OneGroup();
+  spec.groups = {{.name = "a"}, {.name = "b"}};
+  Make(options, spec);
+  for (std::uint64_t n = 0; n < kBlocks; ++n) {
+    bodies_.clear();
+    std::vector<store::PartWrite> parts = {Part(n, std::nullopt), Part(n, std::nullopt)};
+    parts[1].group = 1;
+    for (const store::PartOutcome& outcome : Write(std::move(parts), Me())) {
+      ASSERT_EQ(outcome.state, store::State::kPublished) << n << ": " << outcome.status.ToString();
+    }
+    if (n % 100 == 99) t->Settle();
+  }
+  EXPECT_EQ(Occupied().blocks, kBlocks);
+  Restart(spec);
+  EXPECT_EQ(Occupied().blocks, kBlocks);
+  EXPECT_TRUE(Gets(0) && Gets(kBlocks - 1));
+}
+
+TEST_F(FlashStoreTest, WhereTheForestFillsFlashGivesUpWhatIsOldest) {
+  constexpr std::uint64_t kBlocks = 16'000;  // a quarter more than the forest has
+  store::TestStoreOptions options = With(0, 256 * kMiB, 1, kMiB);
+  options.store.max_lower_blocks = 64;
+  Make(options);
+  for (std::uint64_t n = 0; n < kBlocks; ++n) {
+    bodies_.clear();
+    ASSERT_EQ(Put(n, std::nullopt), store::State::kPublished) << n;
+    if (n % 100 == 99) t->Settle();
+  }
+  EXPECT_LT(Occupied().blocks, kBlocks);
+  EXPECT_TRUE(Gets(kBlocks - 1));
 }
 
 }  // namespace
