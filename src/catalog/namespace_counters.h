@@ -17,15 +17,16 @@ namespace cistern::catalog {
 
 struct NamespaceCounters {
   std::uint64_t memory_records = 0;
-  std::uint64_t memory_bytes = 0;  // of their bodies
-  std::uint64_t lower_bytes = 0;   // of bodies in the lower tier
-  std::uint64_t published = 0;     // records
-  std::uint64_t uses = 0;          // of records, as clients told them
-  Instant last_use;                // to the last SetTime before it; where uses is 0, when the list came
-  std::uint64_t misses = 0;        // blocks that were asked for
-  std::uint64_t evicted = 0;       // records
-  std::uint64_t fingerprint = 0;   // of the list; 0: not computed yet
-  policy::QuotaGroup group = 0;    // whose quota new records count for
+  std::uint64_t memory_bytes = 0;        // of their bodies
+  std::uint64_t lower_bytes = 0;         // of bodies in the lower tier
+  std::uint64_t lower_record_bytes = 0;  // of the whole records there
+  std::uint64_t published = 0;           // records
+  std::uint64_t uses = 0;                // of records, as clients told them
+  Instant last_use;                      // to the last SetTime before it; where uses is 0, when the list came
+  std::uint64_t misses = 0;              // blocks that were asked for
+  std::uint64_t evicted = 0;             // records
+  std::uint64_t fingerprint = 0;         // of the list; 0: not computed yet
+  policy::QuotaGroup group = 0;          // whose quota new records count for
 };
 
 class CountersOfNamespaces final {
@@ -58,6 +59,7 @@ class CountersOfNamespaces final {
     counters = {.memory_records = counters.memory_records,
                 .memory_bytes = counters.memory_bytes,
                 .lower_bytes = counters.lower_bytes,
+                .lower_record_bytes = counters.lower_record_bytes,
                 .last_use = now_};
   }
   // New records of the slot's namespace, and all that it has in the lower tier, count for this quota.
@@ -65,28 +67,36 @@ class CountersOfNamespaces final {
     NamespaceCounters& counters = counters_[slot];
     below_[counters.group] -= counters.lower_bytes;
     below_[group] += counters.lower_bytes;
+    records_below_[counters.group] -= counters.lower_record_bytes;
+    records_below_[group] += counters.lower_record_bytes;
     counters.group = group;
   }
   // A record of the tree has its body in the lower tier from now on, or no longer.
-  void AddBelow(TreeId tree, std::uint64_t body_bytes) {
+  void AddBelow(TreeId tree, std::uint64_t body_bytes, std::uint64_t record_bytes) {
     NamespaceCounters& counters = At(tree);
     counters.lower_bytes += body_bytes;
+    counters.lower_record_bytes += record_bytes;
     below_[counters.group] += body_bytes;
+    records_below_[counters.group] += record_bytes;
   }
-  void TakeBelow(TreeId tree, std::uint64_t body_bytes) {
+  void TakeBelow(TreeId tree, std::uint64_t body_bytes, std::uint64_t record_bytes) {
     NamespaceCounters& counters = At(tree);
-    CISTERN_ASSERT(counters.lower_bytes >= body_bytes);
+    CISTERN_ASSERT(counters.lower_bytes >= body_bytes && counters.lower_record_bytes >= record_bytes);
     counters.lower_bytes -= body_bytes;
+    counters.lower_record_bytes -= record_bytes;
     below_[counters.group] -= body_bytes;
+    records_below_[counters.group] -= record_bytes;
   }
-  // Bytes in the lower tier by group.
+  // Bytes in the lower tier by group: of bodies, and of whole records.
   const policy::QuotaTable::Used& below() const { return below_; }
+  const policy::QuotaTable::Used& records_below() const { return records_below_; }
 
  private:
   const Forest& forest_;
   std::vector<NamespaceCounters> counters_;
   NamespaceCounters nobodys_;
   policy::QuotaTable::Used below_{};
+  policy::QuotaTable::Used records_below_{};
   TreeId last_tree_ = kNoId;  // ids of trees are never given out again
   NamespaceCounters* last_ = nullptr;
   Instant now_;

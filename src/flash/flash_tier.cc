@@ -166,6 +166,7 @@ std::vector<FlashTier::DeviceState> FlashTier::devices() const {
 }
 
 const FlashTier::Counters& FlashTier::counters() const { return media_->counters(); }
+std::uint64_t FlashTier::reservable_bytes() const { return reclaim_->ReservableBytes(); }
 std::uint64_t FlashTier::capacity_bytes() const { return media_->capacity_bytes(); }
 std::uint64_t FlashTier::live_bytes() const { return media_->live_bytes(); }
 std::uint64_t FlashTier::live_bytes(std::uint32_t region) const {

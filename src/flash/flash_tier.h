@@ -82,6 +82,7 @@ class FlashTier final : public tier::Tier {
   std::string Describe(const tier::Location& location) const override;
   std::string DescribeMedium(const tier::Location& location) const override;
   void Reclaim(bool wanted) override;
+  std::uint64_t reservable_bytes() const override;
   std::uint64_t oldest_sequence() const override;
   void Tick() override;
   void Forgotten(const tier::LocationRange& range) override;

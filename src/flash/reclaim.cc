@@ -15,8 +15,11 @@ using State = Region::State;
 
 namespace {
 
-constexpr std::uint64_t kMoveBytes = 4u << 20;  // read and written again at a time
-constexpr std::size_t kMoveRecords = 128;       // the owner looks at all of them once more in one step
+// Read and written again at a time, and at most an eighth of a region: a batch that does not fit into the
+// open region closes it, and what reclaim leaves empty it would have to give up again.
+constexpr std::uint64_t kMoveBytes = 4u << 20;
+constexpr std::uint64_t kMovesARegion = 8;
+constexpr std::size_t kMoveRecords = 128;  // the owner looks at all of them once more in one step
 constexpr std::size_t kRecordsAStep = 64;
 
 // Free regions that appends to a device need soon.
@@ -36,6 +39,19 @@ bool Reclaim::RoomLeft() const {
   return std::ranges::any_of(media_.devices(), [](const auto& device) {
     return device->in_service() && (device->any_empty() || device->free() > NeededOn(*device) + 1);
   });
+}
+
+// Beside the free regions of a device there is one that is open, and one more to be given up. What stays
+// fills three quarters of the others at least: with heads of batches, a table, and a batch that did not fit.
+std::uint64_t Reclaim::ReservableBytes() const {
+  const std::uint64_t region_bytes = media_.geometry().region_bytes;
+  std::uint64_t bytes = 0;
+  for (const auto& device : media_.devices()) {
+    if (!device->in_service()) continue;
+    const std::uint64_t count = device->count(), others = NeededOn(*device) + 2;
+    bytes += std::min(count * region_bytes / 2, (count > others ? count - others : 1) * region_bytes / 4 * 3);
+  }
+  return bytes;
 }
 
 std::optional<std::uint32_t> Reclaim::TakeVictim() {
@@ -136,11 +152,12 @@ Task<void> Reclaim::Evacuate(tier::TierOwner& owner, std::span<const tier::TierE
 }
 
 Task<void> Reclaim::MoveAll(tier::TierOwner& owner, std::span<const tier::TierEntry* const> entries) {
+  const std::uint64_t most = std::min(kMoveBytes, media_.geometry().region_bytes / kMovesARegion);
   while (!entries.empty() && !closing_) {
     std::size_t count = 0;
     std::uint64_t bytes = 0;
     while (count < entries.size() && count < kMoveRecords &&
-           (count == 0 || bytes + entries[count]->record_bytes <= kMoveBytes)) {
+           (count == 0 || bytes + entries[count]->record_bytes <= most)) {
       bytes += entries[count++]->record_bytes;
     }
     co_await MoveBatch(owner, entries.first(count), bytes);

@@ -33,6 +33,8 @@ class Reclaim final {
   // Without giving anything up a region more could be filled than appends need soon: what is written takes
   // nobody's room.
   bool RoomLeft() const;
+  // Half of the devices in service, and of each no more than leaves appends the regions that they need.
+  std::uint64_t ReservableBytes() const;
   // Begins to give up a region where appends need one soon, or where it is `wanted`; one at a time.
   void Start(tier::TierOwner& owner, bool wanted);
   // A region on a device that went may never be given up: another may be meanwhile.

@@ -109,6 +109,13 @@ std::uint64_t QuotaTable::flash_reserved_bytes() const {
   return bytes;
 }
 
+std::uint64_t QuotaTable::ReservableBelow(QuotaGroup group, std::uint64_t reservable_bytes) const {
+  if (!Known(group) || quotas_[group - 1].flash_reserve_bytes == 0) return 0;
+  const double part = static_cast<double>(quotas_[group - 1].flash_reserve_bytes) /
+                      static_cast<double>(flash_reserved_bytes());
+  return static_cast<std::uint64_t>(part * static_cast<double>(reservable_bytes));
+}
+
 bool QuotaTable::of_flash() const { return std::ranges::any_of(quotas_, &Quota::of_flash); }
 
 QuotaGroups QuotaTable::MayLeaveFor(QuotaGroup group, std::uint64_t more, const Used& used) const {

@@ -82,10 +82,13 @@ class QuotaTable final {
     return Known(group) && quotas_[group - 1].flash_bytes != Quota::kNoLimit &&
            below[group] > quotas_[group - 1].flash_bytes / 16 * 15;
   }
-  // The group has no more than its reserve: all of it stays where room is given up.
+  // The group has no more than its reserve: all of it stays where room is given up, as far as its records
+  // take no more than ReservableBelow.
   bool ReservedBelow(QuotaGroup group, const Used& below) const {
     return Known(group) && below[group] <= quotas_[group - 1].flash_reserve_bytes;
   }
+  // The group's part of the `reservable_bytes` of records that a tier can keep for all reserves.
+  std::uint64_t ReservableBelow(QuotaGroup group, std::uint64_t reservable_bytes) const;
 
  private:
   bool Known(QuotaGroup group) const { return group != 0 && group <= quotas_.size(); }

@@ -89,6 +89,16 @@ TEST(Quota, OfFlashWhatWouldPassItIsNotWrittenAndASixteenthIsToBeFree) {
   EXPECT_FALSE(QuotaTable({{.pattern = "a", .memory_bytes = 1}}).of_flash());
 }
 
+TEST(Quota, ReservesShareWhatATierCanKeepByTheirSizes) {
+  const QuotaTable table({{.pattern = "a", .flash_reserve_bytes = 30},
+                          {.pattern = "b", .flash_reserve_bytes = 10},
+                          {.pattern = "c", .flash_bytes = 10}});
+  EXPECT_EQ(table.ReservableBelow(1, 1000), 750u);
+  EXPECT_EQ(table.ReservableBelow(2, 1000), 250u);
+  EXPECT_EQ(table.ReservableBelow(3, 1000), 0u);
+  EXPECT_EQ(table.ReservableBelow(0, 1000), 0u);
+}
+
 TEST(Quota, TheOrderOfAGroupIsThatOfAllWithoutTheOthers) {
   for (const EvictionPolicy policy : {EvictionPolicy::kLru, EvictionPolicy::kReuse}) {
     Order order(policy, 100);

@@ -18,8 +18,7 @@ Task<bool> LowerRecords::Keep(const tier::TierEntry& entry, std::uint64_t kept_b
   context_.steps.Count(2);
   // What a quota reserves moves as long as it is there: it may be all that a room holds.
   const bool expired = context_.catalog.Expired(copy.expiry);
-  const bool reserved = context_.options.quotas.ReservedBelow(
-      context_.catalog.GroupOf(context_.forest.block(block).tree), context_.catalog.counted().below());
+  const bool reserved = Reserved(context_.catalog.GroupOf(context_.forest.block(block).tree));
   if (reserved && !expired && kept_bytes + entry.record_bytes <= room_bytes) co_return true;
   if (copy.in_memory) {
     const bool fits = kept_bytes + entry.record_bytes <= room_bytes / 8 * 7;
@@ -57,6 +56,15 @@ Task<bool> LowerRecords::Keep(const tier::TierEntry& entry, std::uint64_t kept_b
     removal_.Remove(context_.forest.Take(block, entry.group));
   }
   co_return false;
+}
+
+// A quota counts bodies, and records may take twice as much: what a reserve keeps beyond what the tier can
+// keep for ever would be moved for ever.
+bool LowerRecords::Reserved(policy::QuotaGroup group) {
+  const policy::QuotaTable& quotas = context_.options.quotas;
+  const catalog::CountersOfNamespaces& counted = context_.catalog.counted();
+  return quotas.ReservedBelow(group, counted.below()) &&
+         counted.records_below()[group] <= quotas.ReservableBelow(group, lower_->reservable_bytes());
 }
 
 // A step cannot tell of all that it is asked for what is being collected. What moves meanwhile keeps its

@@ -55,6 +55,8 @@ class LowerRecords final : public tier::TierOwner {
   // The block whose record lies at the entry's location, and the record's facts; kNoId for none. It may be
   // waiting to be collected.
   std::pair<catalog::BlockId, catalog::Forest::Copy> FindThere(const tier::TierEntry& entry);
+  // What the group has in the lower tier stays where room is given up.
+  bool Reserved(policy::QuotaGroup group);
   Task<void> MediumLost(tier::LocationRange range);
 
   const StoreContext context_;

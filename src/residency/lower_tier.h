@@ -33,14 +33,15 @@ class LowerTier final {
   tier::Tier* operator->() const { return tier_.get(); }
 
   // A record of the tree has a location from now on.
-  void NoteThere(catalog::TreeId tree, std::uint64_t body_bytes) {
-    catalog_.counted().AddBelow(tree, body_bytes);
+  void NoteThere(catalog::TreeId tree, std::uint64_t body_bytes, std::uint64_t record_bytes) {
+    catalog_.counted().AddBelow(tree, body_bytes, record_bytes);
   }
   // The tier forgets the location of a tree's record.
   void Forget(catalog::TreeId tree, const catalog::Forest::Copy& copy) {
     if (tier_ == nullptr || copy.location.none()) return;
-    catalog_.counted().TakeBelow(tree, copy.body_bytes);
-    tier_->Forget(copy.location, catalog_.RecordBytesOf(tree, copy.group, copy.body_bytes));
+    const std::uint64_t record_bytes = catalog_.RecordBytesOf(tree, copy.group, copy.body_bytes);
+    catalog_.counted().TakeBelow(tree, copy.body_bytes, record_bytes);
+    tier_->Forget(copy.location, record_bytes);
   }
   // Estimated time of a fetch of so many bytes, from now on: the read and what is done beside it.
   // Tier::kNever where there is no tier to read from.

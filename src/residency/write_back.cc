@@ -365,7 +365,7 @@ void WriteBack::Written(BatchItem& item, tier::Location location) {
     const bool there = lower_->EstimateUs(location, 1) != tier::Tier::kNever;
     if (there && lives && r.in_memory() && !r.in_lower_tier()) {
       r.location = location;
-      lower_.NoteThere(context_.forest.block(r.block).tree, r.body_bytes);
+      lower_.NoteThere(context_.forest.block(r.block).tree, r.body_bytes, item.record_bytes);
       r.flags &= static_cast<std::uint8_t>(~catalog::Record::kTouched);
     } else {
       lower_->Forget(location, item.record_bytes);

@@ -557,8 +557,9 @@ void StoreRecovery::AdmitLower(RecoveryState& state, const tier::TierEntry& foun
 }
 
 void StoreRecovery::Adopt(catalog::TreeId tree, const catalog::Forest::Copy& copy) {
-  lower_->Adopt(copy.location, context_.catalog.RecordBytesOf(tree, copy.group, copy.body_bytes));
-  lower_.NoteThere(tree, copy.body_bytes);
+  const std::uint64_t record_bytes = context_.catalog.RecordBytesOf(tree, copy.group, copy.body_bytes);
+  lower_->Adopt(copy.location, record_bytes);
+  lower_.NoteThere(tree, copy.body_bytes, record_bytes);
 }
 
 }  // namespace cistern::store

@@ -3,6 +3,7 @@
 // shares with flash the record and nothing else, and keeps the promises of tier/tier.h in another way.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -122,6 +123,10 @@ class SimulatedTier final : public Tier {
   std::string Describe(const Location& location) const override;
   std::string DescribeMedium(const Location& location) const override;
   void Reclaim(bool wanted) override;
+  // Two rooms are to be free, one is being filled, one may be given up, and others are full but for a batch.
+  std::uint64_t reservable_bytes() const override {
+    return std::min(options_.rooms / 2, std::max(options_.rooms - 4, 1u)) * (options_.room_bytes / 4 * 3);
+  }
   std::uint64_t oldest_sequence() const override;
   void Tick() override {}
   void Forgotten(const LocationRange& range) override;

@@ -120,6 +120,8 @@ class Tier {
   // Begins to give up room where appends need some soon, or where it is `wanted` all the same (so that
   // tombstones end); one reclaim at a time. To be called as often as Tick, not before recovery has ended.
   virtual void Reclaim(bool wanted) = 0;
+  // Bytes of records that may stay at every reclaim: others still leave enough room.
+  virtual std::uint64_t reservable_bytes() const = 0;
   // The smallest sequence that a record on the media may have; UINT64_MAX when there is none. No tombstone at
   // or above it may be forgotten.
   virtual std::uint64_t oldest_sequence() const = 0;

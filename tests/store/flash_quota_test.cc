@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "flash/format.h"
 #include "flash_store.h"
 #include "store/block_store_fixture.h"
 
@@ -23,15 +24,16 @@ class FlashQuotaTest : public store::BlockStoreTest {
  protected:
   // Room for few blocks in memory, and flash in regions of 256 KiB.
   void Start(std::vector<policy::Quota> quotas, std::uint64_t resident = 32,
-             std::uint64_t flash_bytes = 4 * kMiB) {
+             std::uint64_t flash_bytes = 4 * kMiB, int devices = 1) {
     store::TestStoreOptions options;
     options.store.max_blocks = resident;
     options.store.max_lower_blocks = 8192;
     options.store.read_ahead_bytes = 0;
+    options.store.lower.admit = admit;
     options.store.quotas = policy::QuotaTable(std::move(quotas));
     flash::FlashOptions flash;
     flash.region_bytes = 256u << 10;
-    flash.devices = {{"flash0", flash_bytes}};
+    for (int i = 0; i < devices; ++i) flash.devices.push_back({"flash" + std::to_string(i), flash_bytes});
     options.tier = OnFlash(flash);
     Make(options, Model("quiet"));
     quiet = ns;
@@ -58,12 +60,15 @@ class FlashQuotaTest : public store::BlockStoreTest {
   }
   // What is counted as it comes and goes is what a walk over all blocks finds.
   void CheckCounts() {
+    std::uint64_t records = 0;
     const auto uses = t->Run(t->store->SurveyNamespaces());
     for (const store::NamespaceUse& use : *uses) {
       std::uint64_t bytes = 0;
       for (const store::TierUse& tier : use.lower) bytes += tier.bytes;
       EXPECT_EQ(t->store->CountedAt(use.entry.slot).lower_bytes, bytes) << use.entry.names.front();
+      records += t->store->CountedAt(use.entry.slot).lower_record_bytes;
     }
+    EXPECT_EQ(records, FlashOf(*t).live_bytes());
   }
   // Blocks that a read finds, in whatever tier, with their own bytes.
   std::uint64_t There(const store::Attached& where, std::uint64_t first, std::uint64_t end) {
@@ -93,6 +98,7 @@ class FlashQuotaTest : public store::BlockStoreTest {
   }
   const catalog::StoreCounters& Counters() { return t->store->counters(); }
 
+  Admission admit = Admission::kWorth;
   store::Attached quiet, burst;
   bool above_ = false;  // a quota is new, or was smaller than what is there
 };
@@ -179,6 +185,42 @@ TEST_F(FlashQuotaTest, AReserveOfHalfOfFlashStaysWhileAllElseIsUsedAndTurnsOver)
     There(burst, 10'000 + round * 400, 10'400 + round * 400);
   }
   EXPECT_EQ(There(quiet, 0, 240), 240u);
+}
+
+// Else each region that is given up moves whole, round and round, and nothing new finds a place.
+TEST_F(FlashQuotaTest, AReserveWhoseRecordsWouldFillFlashStaysUpToHalfOfIt) {
+  admit = Admission::kAll;
+  Start({{.pattern = "model=quiet", .flash_reserve_bytes = 2 * kMiB}});
+  PutInto(quiet, 0, 800);
+  PutInto(burst, 10'000, 14'000);
+  EXPECT_GE(There(burst, 13'950, 14'000), 32u);
+  EXPECT_GE(There(quiet, 0, 800), 240u) << "of records of 8 KiB, half of flash";
+  EXPECT_LT(Counters().moved_below.value(), 3 * Counters().written_down.value());
+}
+
+TEST_F(FlashQuotaTest, AReserveOfHalfOfFlashOfFewRegionsLeavesOthersRoom) {
+  admit = Admission::kAll;
+  for (const std::uint64_t regions : {4, 5, 6, 7, 8, 9, 10, 12, 20}) {
+    const std::uint64_t bytes = flash::kSuperBytes + regions * (256u << 10);
+    Start({{.pattern = "model=quiet", .flash_reserve_bytes = bytes / 2}}, 16, bytes);
+    PutInto(quiet, 0, regions * 50);
+    PutInto(burst, 10'000, 11'000);
+    EXPECT_GE(There(quiet, 0, regions * 50), 20u) << regions;
+    EXPECT_GE(There(burst, 10'970, 11'000), 16u) << regions;
+    EXPECT_LT(Counters().moved_below.value(), 4 * Counters().written_down.value()) << regions;
+  }
+}
+
+TEST_F(FlashQuotaTest, AReserveThatWasHalfOfFlashLeavesRoomOnWhatADeviceLeft) {
+  admit = Admission::kAll;
+  Start({{.pattern = "model=quiet", .flash_reserve_bytes = kMiB}}, 32, 2 * kMiB, 2);
+  PutInto(quiet, 0, 240);
+  ASSERT_TRUE(FlashOf(*t).TakeOut("flash1").ok());
+  PutInto(quiet, 1'000, 1'400);
+  PutInto(burst, 10'000, 12'000);
+  EXPECT_GE(There(quiet, 0, 240) + There(quiet, 1'000, 1'400), 70u);
+  EXPECT_GE(There(burst, 11'950, 12'000), 32u);
+  EXPECT_LT(Counters().moved_below.value(), 3 * Counters().written_down.value());
 }
 
 TEST_F(FlashQuotaTest, WhatIsAboveItsReserveLeaves) {
