@@ -101,8 +101,8 @@ class Catalog final {
     return IfStanding(forest_.Find(tree, key), unsure);
   }
   // The block of a key hash, after a yield: it was found by its key before.
-  BlockId FindKeyHash(TreeId tree, KeyHash key_hash) {
-    return IfStanding(forest_.FindKeyHash(tree, key_hash));
+  BlockId FindKeyHash(TreeId tree, KeyHash key_hash, bool* unsure = nullptr) {
+    return IfStanding(forest_.FindKeyHash(tree, key_hash), unsure);
   }
   // Prefetches the first of the names together: each takes two or three cache misses in a row, all of them
   // hardly longer than one.

@@ -10,6 +10,7 @@
 #include "base/format.h"
 #include "policy/placement.h"
 #include "store/namespaces.h"
+#include "store/standing.h"
 
 namespace cistern::store {
 namespace {
@@ -55,9 +56,14 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
       context_.catalog.FindAhead(tree, blocks.subspan(i), ahead);
       found_in_step = context_.steps.step();
     }
-    const catalog::BlockId block = context_.steps.step() == found_in_step
-                                       ? ahead[i % catalog::Catalog::kFoundAhead]
-                                       : context_.catalog.Find(tree, blocks[i].key);
+    catalog::BlockId block = context_.steps.step() == found_in_step
+                                 ? ahead[i % catalog::Catalog::kFoundAhead]
+                                 : context_.catalog.Find(tree, blocks[i].key);
+    if (block == catalog::kNoId && context_.forest.collecting()) {
+      co_await LearnStanding(context_.executor, context_.catalog, context_.steps, tree,
+                             catalog::KeyHashOf(tree, blocks[i].key));
+      block = context_.catalog.Find(tree, blocks[i].key);
+    }
     const catalog::RecordId record = block == catalog::kNoId
                                          ? catalog::kNoId
                                          : context_.catalog.ReadableRecord(block, blocks[i].group, now_s);
@@ -142,6 +148,7 @@ bool Acquirer::FindAtOnce(catalog::TreeId tree, std::span<const catalog::BlockNa
     if (i % ahead.size() == 0) context_.catalog.FindAhead(tree, blocks.subspan(i), ahead);
     const catalog::BlockId block = ahead[i % ahead.size()];
     records[i] = catalog::kNoId;
+    if (block == catalog::kNoId && context_.forest.collecting()) return false;
     if (block == catalog::kNoId || !context_.catalog.Readable(block, blocks[i].group, now_s)) continue;
     // A folded record is in the lower tier alone.
     records[i] = context_.forest.FindRecord(block, blocks[i].group);

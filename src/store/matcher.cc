@@ -8,6 +8,7 @@
 #include "base/format.h"
 #include "store/namespaces.h"
 #include "store/shared_uses.h"
+#include "store/standing.h"
 
 namespace cistern::store {
 
@@ -24,8 +25,15 @@ Task<Result<std::vector<MatchRun>>> Matcher::MatchRest(std::uint32_t slot, std::
   const std::vector<catalog::Group> groups = context_.catalog.EntryOf(tree)->groups;
   std::vector<std::uint64_t> run(groups.size(), 0);
   MatchedRuns runs;
+  const auto learn_standing = [&](const BlockKey& key) {
+    return LearnStanding(context_.executor, context_.catalog, context_.steps, tree,
+                         catalog::KeyHashOf(tree, key));
+  };
   // Blocks that the index matched.
-  if (matched > 0 && !rest.empty()) co_await LookBack(tree, catalog::KeyHashOf(tree, rest[0]), matched, &run);
+  if (matched > 0 && !rest.empty()) {
+    if (context_.forest.collecting()) co_await learn_standing(rest[0]);
+    co_await LookBack(tree, catalog::KeyHashOf(tree, rest[0]), matched, &run);
+  }
   std::uint64_t now_s = 0;  // of the step: a look at the clock costs as much as one at a block
   for (std::size_t i = 0; i < rest.size(); ++i) {
     if (i == 0 || context_.steps.Spent()) {
@@ -33,7 +41,12 @@ Task<Result<std::vector<MatchRun>>> Matcher::MatchRest(std::uint32_t slot, std::
       if (context_.catalog.EntryOf(tree) == nullptr) co_return std::vector<MatchRun>();
       now_s = context_.catalog.NowS();
     }
-    const catalog::BlockId block = context_.catalog.Find(tree, rest[i]);
+    catalog::BlockId block = context_.catalog.Find(tree, rest[i]);
+    if (block == catalog::kNoId && context_.forest.collecting()) {
+      co_await learn_standing(rest[i]);
+      if (context_.catalog.EntryOf(tree) == nullptr) co_return std::vector<MatchRun>();
+      block = context_.catalog.Find(tree, rest[i]);
+    }
     bool full = true, windows = true;
     bool expired = false;
     std::uint64_t lower_bytes = 0;

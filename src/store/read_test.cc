@@ -160,6 +160,30 @@ TEST_F(BlockStoreTest, P1WhatWentAfterItWasVerifiedIsNotGranted) {
 }
 
 // A drop cuts its block at once and collects what hangs below it in later steps.
+// Deeper than a step's looks reach, from the block up.
+TEST_F(BlockStoreTest, ADeepBlockIsFoundWhileOthersAreCollected) {
+  constexpr std::uint64_t kDeep = 600, kOther = 10'000;
+  Make();
+  PutChain(1, kDeep);
+  PutChain(kOther, kOther + 2000);
+  const BlockKey other = Key(kOther);
+  Task<Result<std::uint64_t>> dropping = t->store->Drop(ns.slot, std::span(&other, 1));
+  const std::vector<catalog::BlockName> names = {{Key(kDeep - 1), 0}, {Key(kDeep), 0}, {Key(kDeep - 200), 0}};
+  Task<Result<AcquireGrant>> acquiring = t->store->Acquire(Me(), ns.slot, names, 1'000'000, Soon());
+  const std::vector<BlockKey> rest = {Key(kDeep - 1), Key(kDeep), Key(kDeep + 1)};
+  Task<Result<std::vector<MatchRun>>> matching = t->store->MatchRest(ns.slot, kDeep - 2, rest);
+  ASSERT_FALSE(dropping.done());
+  const Result<AcquireGrant> grant = t->Run(std::move(acquiring));
+  const Result<std::vector<MatchRun>> runs = t->Run(std::move(matching));
+  EXPECT_FALSE(dropping.done()) << "nothing was collected any more";
+  ASSERT_TRUE(grant.has_value());
+  for (const ViewGrant& view : grant->views) EXPECT_EQ(view.code, Code::kOk);
+  ASSERT_TRUE(runs.has_value());
+  ASSERT_EQ(runs->size(), 1u);
+  EXPECT_EQ((*runs)[0].blocks, 2u);
+  EXPECT_EQ(t->Run(std::move(dropping)), 2001u);
+}
+
 TEST_F(BlockStoreTest, P6WhatWasCutOffDuringAnAcquireIsNotGranted) {
   for (const std::vector<int>& asked : {std::vector{2}, std::vector{2, 9}}) {
     Make();
