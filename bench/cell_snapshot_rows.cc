@@ -87,6 +87,7 @@ class ListedTier final : public tier::Tier {
   }
   std::string DescribeMedium(const tier::Location&) const override { return "a list"; }
   void Reclaim(bool) override {}
+  std::uint64_t reservable_bytes() const override { return 0; }
   std::uint64_t oldest_sequence() const override { return blocks_ == 0 ? UINT64_MAX : 1; }
   void Tick() override {}
   void Forgotten(const tier::LocationRange&) override {}
