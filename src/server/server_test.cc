@@ -82,6 +82,40 @@ TEST(Hello, R13WhatTheCoreSignalsCannotBeFilled) {
   }
 }
 
+// Of a descriptor that a client sent along, the node would be the last owner: letting go of a connection that
+// lingers takes as long as its sender said.
+TEST(Hello, R13DescriptorsThatAClientSendsDoNotReachTheNode) {
+  TestServer server;
+  RawClient client(server);
+  int takes = 0;
+  socklen_t size = sizeof(takes);
+  constexpr int kPassRights = 83;  // SO_PASSRIGHTS
+  if (getsockopt(client.fd(), SOL_SOCKET, kPassRights, &takes, &size) != 0)
+    GTEST_SKIP() << "refusing them is of Linux 6.16";
+  const auto send_along = [&](wire::Hello hello) {
+    iovec bytes{.iov_base = &hello, .iov_len = sizeof(hello)};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+    msghdr header{};
+    header.msg_iov = &bytes;
+    header.msg_iovlen = 1;
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+    cmsghdr* rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    const int sent = client.fd();
+    std::memcpy(CMSG_DATA(rights), &sent, sizeof(sent));
+    return sendmsg(client.fd(), &header, MSG_NOSIGNAL) < 0 ? errno : 0;
+  };
+  EXPECT_EQ(send_along(RawClient::NewHello()), EPERM);  // not accepted yet
+  client.Send(RawClient::NewHello());
+  client.TakeWelcome();
+  ASSERT_EQ(client.code(), Code::kOk) << client.message();
+  EXPECT_EQ(send_along(RawClient::NewHello()), EPERM);
+  client.Attach();
+}
+
 TEST(Hello, AnotherVersionIsToldBothVersions) {
   TestServer server;
   wire::Hello hello = RawClient::NewHello();
