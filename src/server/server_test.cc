@@ -662,6 +662,27 @@ TEST(Bounds, ASessionThatSubmitsALotDoesNotStarveAnother) {
   EXPECT_LT(greedy.page().completed, 64u);
 }
 
+TEST(Bounds, P5ASessionThatNeverStopsTouchingLeavesATurnToAnother) {
+  TestServer server;
+  RawClient greedy = RawClient::In(server), other = RawClient::In(server);
+  other.Attach();
+  ASSERT_EQ(CodeOf(other.Do(other.Put(1, 0, kBlock))), Code::kOk);
+  ASSERT_EQ(CodeOf(other.Do(other.AcquireOf(1))), Code::kOk);
+  const auto view = other.Reply<wire::ViewItem>();
+  const auto touch_on = [&] { greedy.page().touched = greedy.page().touched + wire::kTouchEntries; };
+  touch_on();
+  greedy.Wake();
+  server.Until([&] { return server.counters().touches > 0; });
+  other.page().touches[0] = std::uint64_t{view.place} << 32 | (view.generation & UINT32_MAX);
+  other.page().touched = 1;
+  other.Wake();
+  for (int i = 0; i < 10'000 && server.store->counters().touches_applied.value() == 0; ++i) {
+    touch_on();
+    server.loop->PollOnce();
+  }
+  EXPECT_EQ(server.store->counters().touches_applied.value(), 1u);
+}
+
 // In counted work: steps of the core from the moment that a put is submitted until it is done.
 TEST(Bounds, P5ACallWaitsForAStepOfEachOtherSessionAtMostWhateverTheyAsk) {
   constexpr std::size_t kGreedy = 3, kLargeCalls = 3;

@@ -627,13 +627,16 @@ void Sessions::Glance(Instant now) {
 void Sessions::Run() {
   if (touched_.empty()) return;  // the session ended meanwhile
   std::array<std::uint64_t, kTouchesPerStep> touches;
-  auto found = sessions_.find(touched_.front());
+  const catalog::SessionId id = touched_.front();
+  auto found = sessions_.find(id);
   std::size_t count = found->second->ring.TakeTouches(touches, counters_.touches_lost);
   for (std::size_t i = 0; i < count; ++i) {
     store_.TouchPlace(static_cast<std::uint32_t>(touches[i] >> 32), static_cast<std::uint32_t>(touches[i]));
   }
   counters_.touches += count;
-  if (count < touches.size()) touched_.erase(touched_.begin());
+  touched_.erase(touched_.begin());
+  // Behind the others: there may be no end of them.
+  if (count == touches.size()) touched_.push_back(id);
   if (!touched_.empty()) executor().Post(*this);
 }
 
