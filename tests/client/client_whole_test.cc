@@ -236,6 +236,11 @@ TEST_F(Whole, BadArgumentsAreNamedWithTheirLimit) {
        "20001 keys in one call, the limit is 20000");
   says(store.Drop(Namespace(), one).Wait(), "Attach");
   says(store.AllocateStaging(0), "0 bytes");
+  for (const std::uint64_t bytes : {UINT64_MAX, UINT64_MAX - 62, UINT64_MAX - 63, std::uint64_t{1} << 63}) {
+    const Result<Staging> none = store.AllocateStaging(bytes);
+    ASSERT_FALSE(none.has_value()) << bytes;
+    EXPECT_EQ(none.error().code(), Code::kBusy) << none.error().ToString();
+  }
   BlockWrite write{.key = key, .group = 1, .data = std::as_bytes(one)};
   says(store.Write(ns, std::span(&write, 1)).Wait(), "group 1 of 1");
   write = {.key = key, .part = 1, .data = std::as_bytes(one)};
