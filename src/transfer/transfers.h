@@ -96,7 +96,7 @@ class Transfers final {
   bool Cancel(std::uint64_t id);
   // Submitted and not yet given out.
   std::size_t in_flight() const;
-  // Readable while Poll has something to give. Owned by this.
+  // Readable while Poll has something to give, and at times when it has nothing. Owned by this.
   int event_fd() const;
   // Cancels all, waits until nothing touches the pages any more, ends the threads. Poll still gives what is
   // done. Again does nothing.

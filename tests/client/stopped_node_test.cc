@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Clients of a node that stands still, and what they find when it goes on.
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "node_process.h"
+#include "transfer/transfers.h"
 
 namespace cistern {
 namespace {
@@ -35,6 +38,46 @@ TEST_F(Stopped, PutsThatEndedMeanwhileLeaveNoAnswersInTheWayOfOneThatComesLater)
   *large = Staging();
   const Status put = store_->Put(ns_, KeyOf(2), std::nullopt, body, {.deadline_us = 60'000'000});
   EXPECT_TRUE(put.ok()) << put.ToString();
+}
+
+// The first save waits for staging of the node until its own deadline, and with it the thread that saves.
+TEST_F(Stopped, Promise3ASaveBehindOneThatWaitsIsReportedByItsDeadlineToWhoWaitsForTheDescriptor) {
+  std::vector<std::byte> memory(2u << 20);
+  const transfer::Fragment fragment{memory.data(), memory.size(), memory.size()};
+  const auto pages = std::make_shared<const transfer::Pages>(
+      *transfer::Pages::Make({.fragments = std::span(&fragment, 1), .pages = 1}));
+  const auto store = std::make_shared<Store>(std::move(*store_));
+  store_.reset();
+  const auto transfers = *transfer::Transfers::Make(store, {});
+  const auto save = [&](std::uint64_t number, std::int64_t deadline_us) {
+    transfer::PageSave move;
+    move.ns = ns_;
+    move.keys = std::make_shared<const std::vector<BlockKey>>(1, KeyOf(number));
+    move.pages = pages;
+    move.page_ids = {0};
+    move.parents.resize(1);
+    move.deadline_us = deadline_us;
+    return *transfers->Submit(std::move(move));
+  };
+  save(2, 60'000'000);  // asks for what saves may have in staging
+  ASSERT_EQ(transfers->Wait(60'000'000).size(), 1u);
+  std::vector<Staging> all;
+  for (Result<Staging> more = store->AllocateStaging(1u << 20); more; more = store->AllocateStaging(1u << 20))
+    all.push_back(std::move(*more));
+  Stop();
+  const std::uint64_t first = save(3, 300'000'000), second = save(4, 1'000);
+  pollfd readable{.fd = transfers->event_fd(), .events = POLLIN, .revents = 0};
+  std::vector<transfer::TransferDone> done;
+  while (done.empty() && poll(&readable, 1, 60'000) == 1) done = transfers->Poll();
+  GoOn();
+  all.clear();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].id, second);
+  EXPECT_EQ(done[0].outcomes[0], Code::kTooLate);
+  done = transfers->Wait(60'000'000);
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].id, first);
+  EXPECT_EQ(done[0].outcomes[0], Code::kOk) << done[0].message;
 }
 
 }  // namespace
