@@ -69,6 +69,7 @@ Status StagingRoom::TakeAnswer(std::int64_t deadline_ns) {
 
 Status StagingRoom::Ask(std::uint64_t bytes, std::int64_t deadline_ns) {
   if (Status sent = AskForStaging(channel_->connection(), bytes); !sent.ok()) return sent;
+  asked_ = true;
   return TakeAnswer(deadline_ns);
 }
 

@@ -2,13 +2,19 @@
 // Clients of a node that stands still, and what they find when it goes on.
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <fstream>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "base/format.h"
 #include "node_process.h"
 #include "transfer/transfers.h"
 
@@ -22,6 +28,13 @@ class Stopped : public NodeProcess {
     waitpid(child_, nullptr, WUNTRACED);
   }
   void GoOn() { kill(child_, SIGCONT); }
+  static bool Sleeps(pid_t thread) {
+    std::string line;
+    std::ifstream file(Text("/proc/self/task/", thread, "/stat"));
+    std::getline(file, line);
+    const std::size_t name_ends = line.rfind(") ");
+    return name_ends != std::string::npos && line[name_ends + 2] == 'S';
+  }
 };
 
 // Each put wants more than the session has, for which it asks the node.
@@ -38,6 +51,32 @@ TEST_F(Stopped, PutsThatEndedMeanwhileLeaveNoAnswersInTheWayOfOneThatComesLater)
   *large = Staging();
   const Status put = store_->Put(ns_, KeyOf(2), std::nullopt, body, {.deadline_us = 60'000'000});
   EXPECT_TRUE(put.ok()) << put.ToString();
+}
+
+TEST_F(Stopped, AThreadThatIsCancelledWhileItWaitsLeavesTheHandleToOthers) {
+  struct Waits {
+    Store& store;
+    std::atomic<pid_t> thread = 0;
+  } waits{*store_};
+  Stop();
+  pthread_t thread;
+  const auto wait = [](void* of) -> void* {
+    auto& it = *static_cast<Waits*>(of);
+    it.thread = gettid();
+    static_cast<void>(it.store.StatusJson(300'000'000));
+    return nullptr;
+  };
+  ASSERT_EQ(pthread_create(&thread, nullptr, wait, &waits), 0);
+  Until([&] { return waits.thread != 0 && Sleeps(waits.thread); });
+  pthread_cancel(thread);
+  void* ended = nullptr;
+  pthread_join(thread, &ended);
+  EXPECT_EQ(ended, PTHREAD_CANCELED);
+  GoOn();
+  for (int i = 0; i < 3; ++i) {
+    const Result<std::string> state = store_->StatusJson(60'000'000);
+    ASSERT_TRUE(state.has_value()) << state.error().ToString();
+  }
 }
 
 // The first save waits for staging of the node until its own deadline, and with it the thread that saves.
