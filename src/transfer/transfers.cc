@@ -399,7 +399,7 @@ class Transfers::Shared final {
   bool TakeNext(Lane& lane, std::vector<EntryPtr>& under_way, const Pace& pace) {
     if (under_way.size() >= kUnderWay || pace.next_ns() > NowNs()) return false;
     std::lock_guard lock(mutex_);
-    return TakeFirst(lane, under_way);
+    return !closing_ && TakeFirst(lane, under_way);
   }
 
   bool closing() const {
