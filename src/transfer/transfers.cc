@@ -16,6 +16,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -175,9 +176,16 @@ class Transfers::Shared final {
   bool forked() const { return fork_mark_.forked(); }
   int event_fd() const { return signal_.fd(); }
 
-  void Start() {
-    for (std::size_t kind = 0; kind < lanes_.size(); ++kind)
-      lanes_[kind].thread = std::thread([this, kind] { Run(lanes_[kind], kind); });
+  Status Start() {
+    try {
+      for (std::size_t kind = 0; kind < lanes_.size(); ++kind)
+        lanes_[kind].thread = std::thread([this, kind] { Run(lanes_[kind], kind); });
+    } catch (const std::system_error& error) {
+      Close();  // the first may run
+      return Status(Code::kBusy, Text("transfers take ", lanes_.size(),
+                                      " threads, and the system has no more: ", error.what()));
+    }
+    return Status();
   }
 
   Result<std::uint64_t> Submit(EntryPtr entry, TransferKind kind, std::int64_t deadline_us) {
@@ -480,7 +488,7 @@ Result<std::unique_ptr<Transfers>> Transfers::Make(std::shared_ptr<Store> store,
   if (!fork_mark) return Error(std::move(fork_mark.error()));
   auto shared =
       std::make_unique<Shared>(std::move(store), options, std::move(*signal), std::move(*fork_mark));
-  shared->Start();
+  if (Status started = shared->Start(); !started.ok()) return Error(std::move(started));
   return std::unique_ptr<Transfers>(new Transfers(std::move(shared)));
 }
 

@@ -74,6 +74,7 @@ class Transfers final {
   static constexpr std::uint32_t kMaxQueue = 65'536;
   static constexpr std::uint64_t kBatchBytes = 4u << 20;  // of pages
 
+  // kBusy: the system has no threads for it.
   static Result<std::unique_ptr<Transfers>> Make(std::shared_ptr<Store> store,
                                                  const TransfersOptions& options);
   ~Transfers();  // closes
