@@ -27,7 +27,7 @@ struct MatchGroup {
 // includes the token itself may give one token less and gains a block where that is a multiple of the block;
 // one that does not is answered too cautiously, never wrongly.
 constexpr std::uint32_t WindowBlocks(std::uint32_t window_tokens, std::uint32_t block_tokens) {
-  return (window_tokens + block_tokens - 1) / block_tokens;
+  return static_cast<std::uint32_t>((std::uint64_t{window_tokens} + block_tokens - 1) / block_tokens);
 }
 
 // Number of blocks of `chain`, from block 0 on, that suffice to go on from by the index's word; 0: none.

@@ -207,6 +207,8 @@ TEST_F(ProtocolTest, MatchTakesAllGroupsTogether) {
   for (int i = 0; i < 30; ++i) node_.Index(chain[i], 0);
   MatchGroup full{0, 0}, window{1, WindowBlocks(1024, 512)};
   EXPECT_EQ(window.reach_blocks, 2u);
+  EXPECT_EQ(WindowBlocks(UINT32_MAX, 16), 1u << 28);
+  EXPECT_EQ(WindowBlocks(UINT32_MAX, (1u << 31) + 1), 2u);
   auto match = [&](std::initializer_list<MatchGroup> groups) {
     return MatchPrefix(reader_, reader_.Begin(0, 0), chain, std::span(groups.begin(), groups.size()));
   };

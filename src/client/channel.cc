@@ -351,6 +351,16 @@ Result<wire::Completion> Channel::WaitFor(std::uint32_t place) {
 
 void Channel::Lead(Lock& lock, Kept& kept, std::int64_t until_ns) {
   led_ = true;
+  // Whoever waits for something else goes on looking, also where this thread is cancelled in its sleep.
+  struct Leads {
+    Channel& channel;
+    Lock& held;
+    ~Leads() {
+      if (!held.owns_lock()) held.lock();
+      channel.led_ = false;
+      channel.collected_.notify_all();
+    }
+  } const leads{*this, lock};
   const std::uint64_t seen = collected_count_;
   lock.unlock();
   const std::int64_t spin_until_ns = std::min(until_ns, NowNs() + kSpinUs * 1000);
@@ -362,11 +372,8 @@ void Channel::Lead(Lock& lock, Kept& kept, std::int64_t until_ns) {
   if (!came) SleepForCompletion(seen, until_ns);
   bool alive = came || (!HungUp() && Check().ok());
   lock.lock();
-  led_ = false;
   Collect(kept);
   if (!alive) MarkGone(kept);
-  // Whoever waits for something else goes on looking.
-  collected_.notify_all();
 }
 
 void Channel::SleepForCompletion(std::uint64_t seen, std::int64_t until_ns) {

@@ -303,14 +303,14 @@ Result<Connection> GreetNode(Fd socket, std::string path, const ConnectOptions& 
   return connection;
 }
 
-Result<Grant> AskForStaging(const Connection& connection, std::uint64_t bytes, std::int64_t deadline_ns) {
-  const int socket = connection.socket.get();
-  wire::MoreStaging asked;
-  asked.bytes = bytes;
-  if (Status sent = Send(socket, asked, connection.path); !sent.ok()) return Error(std::move(sent));
+Status AskForStaging(const Connection& connection, std::uint64_t bytes) {
+  return Send(connection.socket.get(), wire::MoreStaging{.bytes = bytes}, connection.path);
+}
+
+Result<Grant> AwaitStaging(const Connection& connection, std::int64_t deadline_ns) {
   wire::StagingGrant grant;
-  Result<Received> received =
-      Receive(socket, std::as_writable_bytes(std::span(&grant, 1)), deadline_ns, connection.path);
+  Result<Received> received = Receive(connection.socket.get(), std::as_writable_bytes(std::span(&grant, 1)),
+                                      deadline_ns, connection.path);
   if (!received) return Error(std::move(received.error()));
   if (received->bytes != sizeof(grant) || grant.magic != wire::kProtocolMagic ||
       grant.kind != wire::MessageKind::kStaging)

@@ -47,8 +47,11 @@ struct Grant {
   std::uint32_t area = 0;
   Mapping memory;
 };
-// Asks for a further staging area of at least `bytes`. Not by two threads at once.
-Result<Grant> AskForStaging(const Connection& connection, std::uint64_t bytes, std::int64_t deadline_ns);
+// Asks for a further staging area of at least `bytes`, to which AwaitStaging takes the answer. Neither by two
+// threads at once.
+Status AskForStaging(const Connection& connection, std::uint64_t bytes);
+// kTooLate: it has not come, and is still to be taken before another area is asked for.
+Result<Grant> AwaitStaging(const Connection& connection, std::int64_t deadline_ns);
 // Gives an area back that nothing of the session lies in.
 Status GiveStagingBack(const Connection& connection, std::uint32_t area);
 

@@ -14,7 +14,10 @@ class Extents final {
 
   explicit Extents(std::uint64_t bytes);
 
-  static std::uint64_t Rounded(std::uint64_t bytes) { return (bytes + kGrain - 1) / kGrain * kGrain; }
+  // Saturates: more than any area has.
+  static std::uint64_t Rounded(std::uint64_t bytes) {
+    return bytes / kGrain * kGrain + (bytes % kGrain == 0 || bytes > UINT64_MAX - kGrain ? 0 : kGrain);
+  }
 
   // The offset of `bytes`, rounded up to the grain; none when no gap is large enough.
   std::optional<std::uint64_t> Take(std::uint64_t bytes);

@@ -44,6 +44,7 @@ Ticket<ReadResult> LowerTierReads::Begin(std::shared_ptr<Channel> channel, const
   auto reads = std::make_shared<LowerTierReads>(std::move(channel), ns, blocks, options, std::move(so_far));
   if (Status status = reads->AskAhead(); !status.ok()) return Failed<ReadResult>(std::move(status));
   if (reads->asked_.empty()) return Ticket<ReadResult>(Result<ReadResult>(std::move(reads->result_)));
+  reads->id_ = reads->asked_.front().call.id();
   return Ticket<ReadResult>(std::move(reads));
 }
 

@@ -30,9 +30,9 @@ class LowerTierReads final : public internal::PendingCall<ReadResult> {
   LowerTierReads(std::shared_ptr<Channel> channel, const Namespace& ns, std::span<const BlockRead> blocks,
                  const ReadOptions& options, ReadResult so_far);
 
-  bool Ready() override { return asked_.front().call.Ready(); }
+  bool Ready() override { return asked_.empty() || asked_.front().call.Ready(); }
   Result<ReadResult> Wait() override;
-  std::uint64_t id() const override { return asked_.front().call.id(); }
+  std::uint64_t id() const override { return id_; }
 
  private:
   static constexpr std::size_t kWindowsAhead = 2;
@@ -67,6 +67,7 @@ class LowerTierReads final : public internal::PendingCall<ReadResult> {
   std::vector<BlockRead> reads_;      // one each, over the lists below
   std::vector<ReadRange> ranges_;
   std::vector<std::span<std::byte>> pieces_;
+  std::uint64_t id_ = 0;     // of the first window's call
   std::size_t next_ = 0;     // of missing_: not asked for yet
   std::deque<Asked> asked_;  // not taken yet: some, until Wait
 };

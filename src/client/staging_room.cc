@@ -57,18 +57,35 @@ std::uint64_t StagingRoom::GiveIdleBack() {
   return bytes;
 }
 
-Status StagingRoom::Grow(std::uint64_t bytes, std::int64_t deadline_ns) {
-  const std::uint64_t idle = GiveIdleBack();
-  const std::uint64_t wanted = std::max({Extents::Rounded(bytes), kMinGrowthBytes, idle});
-  Result<Grant> grant = AskForStaging(channel_->connection(), wanted, deadline_ns);
-  // A node with little left may still have what is needed.
-  if (!grant && grant.error().code() == Code::kBusy && wanted > Extents::Rounded(bytes))
-    grant = AskForStaging(channel_->connection(), Extents::Rounded(bytes), deadline_ns);
+Status StagingRoom::TakeAnswer(std::int64_t deadline_ns) {
+  Result<Grant> grant = AwaitStaging(channel_->connection(), deadline_ns);
+  asked_ = !grant && grant.error().code() == Code::kTooLate;
   if (!grant) return std::move(grant.error());
   std::lock_guard lock(mutex_);
   const std::span<std::byte> all = grant->memory.bytes();
   areas_.emplace(grant->area, Area{all, std::move(grant->memory), Extents(all.size())});
   return Status();
+}
+
+Status StagingRoom::Ask(std::uint64_t bytes, std::int64_t deadline_ns) {
+  if (Status sent = AskForStaging(channel_->connection(), bytes); !sent.ok()) return sent;
+  asked_ = true;
+  return TakeAnswer(deadline_ns);
+}
+
+Status StagingRoom::Grow(std::uint64_t bytes, std::int64_t deadline_ns) {
+  if (asked_) {
+    // By a call that had no time left for the answer. Another question behind it would get that answer.
+    Status earlier = TakeAnswer(deadline_ns);
+    if (earlier.ok() || asked_) return earlier;
+  }
+  const std::uint64_t idle = GiveIdleBack();
+  const std::uint64_t wanted = std::max({Extents::Rounded(bytes), kMinGrowthBytes, idle});
+  Status grown = Ask(wanted, deadline_ns);
+  // A node with little left may still have what is needed.
+  if (grown.code() == Code::kBusy && wanted > Extents::Rounded(bytes))
+    grown = Ask(Extents::Rounded(bytes), deadline_ns);
+  return grown;
 }
 
 Result<std::shared_ptr<StagingPiece>> StagingRoom::Take(std::uint64_t bytes, std::int64_t deadline_ns) {

@@ -62,11 +62,14 @@ class StagingRoom final : public std::enable_shared_from_this<StagingRoom> {
   void Free(std::uint32_t area, const std::byte* data, std::uint64_t offset, std::uint64_t bytes);
   std::shared_ptr<StagingPiece> TakeHere(std::uint64_t bytes);
   Status Grow(std::uint64_t bytes, std::int64_t deadline_ns);
+  Status Ask(std::uint64_t bytes, std::int64_t deadline_ns);
+  Status TakeAnswer(std::int64_t deadline_ns);
   // Gives the areas back that nothing lies in, all but the first; their bytes.
   std::uint64_t GiveIdleBack();
 
   const std::shared_ptr<Channel> channel_;
   std::timed_mutex grow_;  // held while the node is asked; before mutex_
+  bool asked_ = false;     // under grow_: the node, whose answer is still to be taken
   std::mutex mutex_;
   std::map<std::uint32_t, Area> areas_;
   std::map<const std::byte*, std::weak_ptr<StagingPiece>> pieces_;  // by their first byte

@@ -350,6 +350,8 @@ TEST(NodeOptions, QuotasAreTablesOfTheFileOrFlags) {
   all.memory_bytes = 128u << 20;
   all.quotas = {{.pattern = "a", .reserve_bytes = 100u << 20}, {.pattern = "b", .reserve_bytes = 100u << 20}};
   EXPECT_THAT(Message(ResolveNodeOptions(all)), HasSubstr("the reserves are 200MiB together"));
+  for (policy::Quota& quota : all.quotas) quota.reserve_bytes = std::uint64_t{1} << 63;
+  EXPECT_THAT(Message(ResolveNodeOptions(all)), HasSubstr("the reserves are"));
 }
 
 // What `cistern config` shows can be written again.

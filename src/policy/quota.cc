@@ -23,6 +23,13 @@ constexpr Part kParts[] = {{"memory", &Quota::memory_bytes, Quota::kNoLimit},
                            {"flash", &Quota::flash_bytes, Quota::kNoLimit},
                            {"flash_reserve", &Quota::flash_reserve_bytes, 0}};
 
+// Saturates: what is more than there is stays that.
+std::uint64_t SumOf(const std::vector<Quota>& quotas, std::uint64_t Quota::* size) {
+  std::uint64_t bytes = 0;
+  for (const Quota& quota : quotas) bytes += std::min(quota.*size, UINT64_MAX - bytes);
+  return bytes;
+}
+
 Status CheckReserve(const Quota& quota, std::string_view name, std::uint64_t reserve, std::uint64_t of) {
   if (reserve <= of) return Status();
   return Status(Code::kInvalid, Text("quota ", Shown(quota.pattern), ": its ", name, " of ",
@@ -97,17 +104,8 @@ QuotaGroup QuotaTable::GroupOf(std::span<const std::string> names, NamedValues f
   return 0;
 }
 
-std::uint64_t QuotaTable::reserved_bytes() const {
-  std::uint64_t bytes = 0;
-  for (const Quota& quota : quotas_) bytes += quota.reserve_bytes;
-  return bytes;
-}
-
-std::uint64_t QuotaTable::flash_reserved_bytes() const {
-  std::uint64_t bytes = 0;
-  for (const Quota& quota : quotas_) bytes += quota.flash_reserve_bytes;
-  return bytes;
-}
+std::uint64_t QuotaTable::reserved_bytes() const { return SumOf(quotas_, &Quota::reserve_bytes); }
+std::uint64_t QuotaTable::flash_reserved_bytes() const { return SumOf(quotas_, &Quota::flash_reserve_bytes); }
 
 std::uint64_t QuotaTable::ReservableBelow(QuotaGroup group, std::uint64_t reservable_bytes) const {
   if (!Known(group) || quotas_[group - 1].flash_reserve_bytes == 0) return 0;

@@ -70,6 +70,32 @@ Result<SessionMessage> ReadSessionMessage(std::span<const std::byte> message) {
                                     static_cast<std::uint32_t>(wire::MessageKind::kReturnStaging)));
 }
 
+void PrepareToRead(int socket) {
+  const int yes = 1;
+  static_cast<void>(setsockopt(socket, SOL_SOCKET, SO_PASSCRED, &yes, sizeof(yes)));
+}
+
+// Each message has its sender's credentials, for which there is room, and for nothing else. Peeking lets go
+// of no descriptor: the message that stays has them too.
+Unread NextIn(int socket) {
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(ucred))> credentials;
+  std::byte byte;
+  iovec bytes{.iov_base = &byte, .iov_len = 1};
+  msghdr header{};
+  ssize_t got;
+  do {
+    header = {};
+    header.msg_iov = &bytes;
+    header.msg_iovlen = 1;
+    header.msg_control = credentials.data();
+    header.msg_controllen = credentials.size();
+    got = recvmsg(socket, &header, MSG_PEEK | MSG_DONTWAIT);
+  } while (got < 0 && (errno == EINTR || errno == ECONNRESET));  // a reset is told once
+  if (got < 0) return Unread::kNothing;
+  if ((header.msg_flags & MSG_CTRUNC) != 0) return Unread::kDescriptors;
+  return got == 0 && header.msg_controllen == 0 ? Unread::kEnd : Unread::kMessage;
+}
+
 bool SendMessage(int socket, std::span<const std::byte> message, std::span<const int> descriptors) {
   CISTERN_ASSERT(descriptors.size() <= wire::kMaxDescriptors);
   iovec bytes{.iov_base = const_cast<std::byte*>(message.data()), .iov_len = message.size()};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,6 +27,18 @@ Result<HelloText> ReadHello(std::span<const std::byte> message);
 // What an open session sends over its socket.
 using SessionMessage = std::variant<wire::MoreStaging, wire::ReturnStaging>;
 Result<SessionMessage> ReadSessionMessage(std::span<const std::byte> message);
+
+// Before anything of a client's connection is read: an end then differs from a message without bytes.
+void PrepareToRead(int socket);
+enum class Unread : std::uint8_t {
+  kNothing,
+  kMessage,
+  kDescriptors,  // with a message: to be left there, for the node would let go of them (server/closer.h)
+  kEnd,          // it hung up, and nothing is left
+};
+inline constexpr const char* kNoDescriptors = "a message with a descriptor: clients send none";
+// What comes next in a connection, and stays there.
+Unread NextIn(int socket);
 
 // Sends one message with descriptors; false when the other side is gone or does not take it. Never waits.
 bool SendMessage(int socket, std::span<const std::byte> message, std::span<const int> descriptors = {});

@@ -28,9 +28,15 @@ Handshakes::Handshakes(io::Loop& loop, std::optional<Listener> listener, Session
       retry_(loop.executor(), [this] { AcceptSome(); }) {}
 
 Handshakes::Handshake::Handshake(Handshakes& handshakes, Fd connection, const Peer& who)
-    : socket(std::move(connection)),
+    : closer(handshakes.sessions_.closer()),
+      socket(std::move(connection)),
       peer(who),
       timer(handshakes.loop_.executor(), [&handshakes, this] { handshakes.Leave(*this); }) {}
+
+Handshakes::Handshake::~Handshake() {
+  watch.End();
+  closer.Close(std::move(socket));
+}
 
 Status Handshakes::Start() {
   if (!listener_) return Status();
@@ -64,15 +70,17 @@ void Handshakes::AcceptSome() {
 }
 
 void Handshakes::Greet(Fd socket) {
+  PrepareToRead(socket.get());
   Result<Peer> peer = PeerOf(socket.get());
   Status allowed = peer ? CheckCredentials(socket.get(), *peer, peers_) : peer.error();
   if (!allowed.ok()) {
     counters_.refused++;
     // Read first: a socket that is closed with something unread takes the answer with it.
     std::array<std::byte, sizeof(wire::Hello)> hello;
-    [[maybe_unused]] ssize_t ignored = recv(socket.get(), hello.data(), hello.size(), MSG_DONTWAIT);
+    if (NextIn(socket.get()) == Unread::kMessage)
+      static_cast<void>(!recv(socket.get(), hello.data(), hello.size(), MSG_DONTWAIT));
     Refuse(socket.get(), allowed);
-    return;
+    return sessions_.closer().Close(std::move(socket));
   }
   if (handshakes_.size() >= kMaxHandshakes) {
     counters_.refused++;
@@ -94,6 +102,11 @@ void Handshakes::Greet(Fd socket) {
 }
 
 void Handshakes::OnHello(Handshake& handshake) {
+  if (NextIn(handshake.socket.get()) == Unread::kDescriptors) {
+    counters_.refused++;
+    Refuse(handshake.socket.get(), Status(Code::kInvalid, kNoDescriptors));
+    return Leave(handshake);
+  }
   std::array<std::byte, 2 * sizeof(wire::Hello)> message;
   ssize_t got = recv(handshake.socket.get(), message.data(), message.size(), MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;

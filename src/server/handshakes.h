@@ -10,6 +10,7 @@
 
 #include "base/executor.h"
 #include "io/loop.h"
+#include "server/closer.h"
 #include "server/listener.h"
 #include "server/peer_credentials.h"
 #include "server/sessions.h"
@@ -35,6 +36,8 @@ class Handshakes final {
 
   struct Handshake {
     Handshake(Handshakes& handshakes, Fd connection, const Peer& who);
+    ~Handshake();
+    Closer& closer;
     Fd socket;
     Peer peer;
     Timer timer;

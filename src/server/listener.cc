@@ -17,6 +17,8 @@ namespace cistern::server {
 namespace {
 
 constexpr int kBacklog = 128;
+// SO_PASSRIGHTS, since Linux 6.16; Debian 12's headers are older.
+constexpr int kPassRights = 83;
 
 sockaddr_un AddressOf(const std::string& path) {
   sockaddr_un address{};
@@ -26,6 +28,13 @@ sockaddr_un AddressOf(const std::string& path) {
 }
 
 Fd NewSocket() { return Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)); }
+
+// Inherited by what it accepts. Nobody has a reason to send one, and its sender can make the node its last
+// owner: then letting go of it takes as long as the sender likes, of a connection that lingers, say.
+void RefuseDescriptors(const Fd& listener) {
+  const int no = 0;
+  static_cast<void>(setsockopt(listener.get(), SOL_SOCKET, kPassRights, &no, sizeof(no)));
+}
 
 Status SystemError(const std::string& path, std::string_view what) {
   return Status(Code::kIoError, Text("socket ", path, ": ", what, ": ", ErrnoText(errno)));
@@ -68,6 +77,7 @@ Result<Listener> Listener::Bind(const std::string& path, unsigned mode) {
   }
   Fd socket = NewSocket();
   if (!socket.valid()) return Error(SystemError(path, "make"));
+  RefuseDescriptors(socket);
   sockaddr_un address = AddressOf(path);
   auto bind_here = [&] {
     return bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -79,6 +80,102 @@ TEST(Hello, R13WhatTheCoreSignalsCannotBeFilled) {
     pollfd asked{client.client_event.get(), POLLIN, 0};
     EXPECT_EQ(poll(&asked, 1, 0), i == 0 ? 0 : 1);
     client.Do(client.With(wire::Op::kRelease, std::span<const std::byte>()));
+  }
+}
+
+template <class Message>
+int SendAlong(int socket, Message message, int descriptor) {
+  iovec bytes{.iov_base = &message, .iov_len = sizeof(message)};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr header{};
+  header.msg_iov = &bytes;
+  header.msg_iovlen = 1;
+  header.msg_control = control.data();
+  header.msg_controllen = control.size();
+  cmsghdr* rights = CMSG_FIRSTHDR(&header);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(rights), &descriptor, sizeof(descriptor));
+  return sendmsg(socket, &header, MSG_NOSIGNAL) < 0 ? errno : 0;
+}
+
+TEST(Hello, R13DescriptorsThatAClientSendsDoNotReachTheNode) {
+  TestServer server;
+  RawClient client(server);
+  int takes = 0;
+  socklen_t size = sizeof(takes);
+  constexpr int kPassRights = 83;  // SO_PASSRIGHTS
+  if (getsockopt(client.fd(), SOL_SOCKET, kPassRights, &takes, &size) != 0)
+    GTEST_SKIP() << "refusing them is of Linux 6.16";
+  EXPECT_EQ(SendAlong(client.fd(), RawClient::NewHello(), client.fd()), EPERM);  // not accepted yet
+  client.Send(RawClient::NewHello());
+  client.TakeWelcome();
+  ASSERT_EQ(client.code(), Code::kOk) << client.message();
+  EXPECT_EQ(SendAlong(client.fd(), RawClient::NewHello(), client.fd()), EPERM);
+  client.Attach();
+}
+
+// A TCP connection of which the last owner waits for its other end, which takes nothing.
+class Lingering {
+ public:
+  Lingering() {
+    Fd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    CISTERN_ASSERT(bind(listener.get(), any, size) == 0 && listen(listener.get(), 1) == 0);
+    CISTERN_ASSERT(getsockname(listener.get(), any, &size) == 0);
+    connection = Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    CISTERN_ASSERT(connect(connection.get(), any, size) == 0);
+    peer_ = Fd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    const linger an_hour{.l_onoff = 1, .l_linger = 3600};
+    CISTERN_ASSERT(setsockopt(connection.get(), SOL_SOCKET, SO_LINGER, &an_hour, sizeof(an_hour)) == 0);
+    const std::vector<std::byte> much(1u << 20);
+    while (send(connection.get(), much.data(), much.size(), MSG_DONTWAIT | MSG_NOSIGNAL) > 0) continue;
+  }
+  Fd connection;
+
+ private:
+  Fd peer_;  // ends the wait when it goes
+};
+
+// Where the kernel takes them, as of a connection that was not made at the socket.
+TEST(Hello, R13ADescriptorThatIsLongInGoingKeepsNobodyWaiting) {
+  TestServer server;
+  RawClient honest = RawClient::In(server);
+  std::array<Lingering, 3> sent;
+  std::array<Fd, 3> clients;
+  const auto in = [&](Fd& client) {
+    int ends[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+    client = Fd(ends[1]);
+    server.server->Adopt(Fd(ends[0]));
+  };
+  const auto send_last = [](const Fd& client, const auto& message, Lingering& along) {
+    ASSERT_EQ(SendAlong(client.get(), message, along.connection.get()), 0);
+    along.connection.Close();
+  };
+  in(clients[0]);
+  send_last(clients[0], RawClient::NewHello(), sent[0]);
+  server.Until([&] { return server.counters().refused == 1; });
+  honest.Attach();
+  for (std::size_t i : {1, 2}) {
+    in(clients[i]);
+    const wire::Hello hello = RawClient::NewHello();
+    ASSERT_EQ(send(clients[i].get(), &hello, sizeof(hello), 0), static_cast<ssize_t>(sizeof(hello)));
+    server.Until([&] { return server.counters().sessions == 2; });
+    // The one that is read, and one that is left behind another when its sender hangs up.
+    const wire::MoreStaging more{.bytes = 4096};
+    if (i == 2) {
+      ASSERT_EQ(send(clients[i].get(), &more, sizeof(more), 0), static_cast<ssize_t>(sizeof(more)));
+    }
+    send_last(clients[i], more, sent[i]);
+    if (i == 2) clients[i].Close();
+    server.Until([&] { return server.counters().sessions == 1; });
+    EXPECT_EQ(CodeOf(honest.Do(honest.AcquireOf(1))), Code::kOk);
   }
 }
 
@@ -626,6 +723,27 @@ TEST(Bounds, ASessionThatSubmitsALotDoesNotStarveAnother) {
   other.Push(other.AcquireOf(1));
   server.Until([&] { return other.page().completed == 2; });
   EXPECT_LT(greedy.page().completed, 64u);
+}
+
+TEST(Bounds, P5ASessionThatNeverStopsTouchingLeavesATurnToAnother) {
+  TestServer server;
+  RawClient greedy = RawClient::In(server), other = RawClient::In(server);
+  other.Attach();
+  ASSERT_EQ(CodeOf(other.Do(other.Put(1, 0, kBlock))), Code::kOk);
+  ASSERT_EQ(CodeOf(other.Do(other.AcquireOf(1))), Code::kOk);
+  const auto view = other.Reply<wire::ViewItem>();
+  const auto touch_on = [&] { greedy.page().touched = greedy.page().touched + wire::kTouchEntries; };
+  touch_on();
+  greedy.Wake();
+  server.Until([&] { return server.counters().touches > 0; });
+  other.page().touches[0] = std::uint64_t{view.place} << 32 | (view.generation & UINT32_MAX);
+  other.page().touched = 1;
+  other.Wake();
+  for (int i = 0; i < 10'000 && server.store->counters().touches_applied.value() == 0; ++i) {
+    touch_on();
+    server.loop->PollOnce();
+  }
+  EXPECT_EQ(server.store->counters().touches_applied.value(), 1u);
 }
 
 // In counted work: steps of the core from the moment that a put is submitted until it is done.

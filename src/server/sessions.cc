@@ -88,7 +88,7 @@ Sessions::~Sessions() {
 void Sessions::Admit(Fd socket, const Peer& peer, HelloText hello) {
   if (draining_) {
     Refuse(socket.get(), Status(Code::kGone, "the node is going down"));
-    return;
+    return closer_.Close(std::move(socket));
   }
   const Executor::InLane in(executor(), &door_);
   tasks_.Spawn(MakeSession(std::move(socket), peer, std::move(hello)));
@@ -98,11 +98,11 @@ Status Sessions::CheckHello(const HelloText& hello) const {
   if (hello.tenant != options_.tenant)
     return Status(Code::kDenied, Text("tenant ", Shown(hello.tenant),
                                       " has no server here: this socket is tenant ", options_.tenant, "'s"));
-  if (sessions_.size() + making_ >= options_.max_sessions)
+  if (const std::size_t open = connections(); open >= options_.max_sessions)
     return Status(
         Code::kBusy,
-        Text(sessions_.size() + making_, " sessions are open, the limit is ", options_.max_sessions,
-             " (each takes ", sizeof(wire::SessionMemory),
+        Text(open, " sessions are open, the limit is ", options_.max_sessions, " (each takes ",
+             sizeof(wire::SessionMemory),
              " bytes beside its staging, all of them a "
              "sixteenth of the memory): close one, share a session between threads, or give the node "
              "more memory"));
@@ -165,6 +165,7 @@ Task<void> Sessions::MakeSession(Fd socket, Peer peer, HelloText hello) {
   if (!status.ok()) {
     counters_.refused++;
     Refuse(socket.get(), status);
+    closer_.Close(std::move(socket));
     co_return;
   }
   making_++;
@@ -194,6 +195,7 @@ Task<void> Sessions::MakeSession(Fd socket, Peer peer, HelloText hello) {
   }
   counters_.refused++;
   Refuse(socket.get(), status);
+  closer_.Close(std::move(socket));
 }
 
 Task<Result<std::unique_ptr<Session>>> Sessions::Build(Peer peer, OwnerToken owner,
@@ -271,6 +273,8 @@ bool Sessions::Welcomed(Session& session) {
 
 void Sessions::OnSocket(Session& session, std::uint32_t events) {
   while (!session.ended && !session.granting) {
+    if (NextIn(session.socket.get()) == Unread::kDescriptors)
+      return Forged(session, kNoDescriptors);
     std::array<std::byte, 512> message;
     ssize_t got = recv(session.socket.get(), message.data(), message.size(), MSG_DONTWAIT);
     if (got < 0 && errno == EINTR) continue;
@@ -475,7 +479,7 @@ void Sessions::End(Session& session, LogLevel level, std::string why) {
   session.socket_watch.End();
   session.process_watch.End();
   session.event_watch.End();
-  session.socket.Close();  // the client sees a hang-up: kGone
+  closer_.Close(std::move(session.socket));  // the client sees a hang-up: kGone
   auto owner = owners_.find(session.caller.owner);
   if (--owner->second == 0) owners_.erase(owner);
   const Executor::InLane in(executor(), &session.lane);
@@ -627,13 +631,16 @@ void Sessions::Glance(Instant now) {
 void Sessions::Run() {
   if (touched_.empty()) return;  // the session ended meanwhile
   std::array<std::uint64_t, kTouchesPerStep> touches;
-  auto found = sessions_.find(touched_.front());
+  const catalog::SessionId id = touched_.front();
+  auto found = sessions_.find(id);
   std::size_t count = found->second->ring.TakeTouches(touches, counters_.touches_lost);
   for (std::size_t i = 0; i < count; ++i) {
     store_.TouchPlace(static_cast<std::uint32_t>(touches[i] >> 32), static_cast<std::uint32_t>(touches[i]));
   }
   counters_.touches += count;
-  if (count < touches.size()) touched_.erase(touched_.begin());
+  touched_.erase(touched_.begin());
+  // Behind the others: there may be no end of them.
+  if (count == touches.size()) touched_.push_back(id);
   if (!touched_.empty()) executor().Post(*this);
 }
 

@@ -23,6 +23,7 @@
 #include "memory/staging.h"
 #include "server/call_times.h"
 #include "server/calls.h"
+#include "server/closer.h"
 #include "server/engines.h"
 #include "server/handshake.h"
 #include "server/lanes.h"
@@ -61,6 +62,7 @@ class Sessions final : private io::Poller, private Work {
   // Nor is one being made.
   bool empty() const { return sessions_.empty() && making_ == 0; }
   const Engines& engines() const { return engines_; }
+  Closer& closer() { return closer_; }
   Executor& executor() const { return loop_.executor(); }
 
  private:
@@ -76,6 +78,7 @@ class Sessions final : private io::Poller, private Work {
   static constexpr std::size_t kCountedPerTick = 64;
 
   class Coming;
+  std::size_t connections() const { return sessions_.size() + making_ + closer_.waiting(); }
 
   Task<void> MakeSession(Fd socket, Peer peer, HelloText hello);
   Status CheckHello(const HelloText& hello) const;
@@ -122,6 +125,7 @@ class Sessions final : private io::Poller, private Work {
   memory::StagingPool staging_;
   Lanes lanes_;
   ServedLane& door_;  // of those who come in
+  Closer closer_;
   TaskGroup tasks_;
 
   std::map<catalog::SessionId, std::unique_ptr<Session>> sessions_;

@@ -2,7 +2,9 @@
 #include "transfer/transfers.h"
 
 #include <pthread.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +16,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -119,23 +122,70 @@ class Pace final {
   std::int64_t next_ns_ = 0;
 };
 
+// Ready when there are reports, or may be.
+class Signal final {
+ public:
+  static Result<Signal> Make() {
+    Signal signal;
+    signal.reports_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    signal.timer_ = Fd(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+    signal.both_ = Fd(epoll_create1(EPOLL_CLOEXEC));
+    for (const Fd* one : {&signal.reports_, &signal.timer_}) {
+      epoll_event readable{.events = EPOLLIN, .data = {}};
+      if (!one->valid() || epoll_ctl(signal.both_.get(), EPOLL_CTL_ADD, one->get(), &readable) != 0)
+        return Error(Code::kIoError, Text("the event descriptor cannot be made: ", ErrnoText(errno)));
+    }
+    return signal;
+  }
+  int fd() const { return both_.get(); }
+  void Raise() {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] ssize_t put = write(reports_.get(), &one, sizeof(one));
+  }
+  void Lower() {
+    std::uint64_t count;
+    [[maybe_unused]] ssize_t got = read(reports_.get(), &count, sizeof(count));
+  }
+  // One time, INT64_MAX: never; it is ready from then on until another is set.
+  std::int64_t due_ns() const { return due_ns_; }
+  void SetDue(std::int64_t due_ns) {
+    due_ns_ = due_ns;
+    itimerspec at{};
+    if (due_ns != INT64_MAX)
+      at.it_value = {.tv_sec = due_ns / 1'000'000'000, .tv_nsec = due_ns % 1'000'000'000};
+    static_cast<void>(timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &at, nullptr));
+  }
+
+ private:
+  Fd reports_, timer_, both_;
+  std::int64_t due_ns_ = INT64_MAX;
+};
+
 }  // namespace
 
 class Transfers::Shared final {
  public:
-  Shared(std::shared_ptr<Store> store, const TransfersOptions& options, Fd event, client::ForkMark fork_mark)
+  Shared(std::shared_ptr<Store> store, const TransfersOptions& options, Signal signal,
+         client::ForkMark fork_mark)
       : options_(options),
         store_(std::move(store)),
-        event_(std::move(event)),
+        signal_(std::move(signal)),
         fork_mark_(std::move(fork_mark)),
         budget_(kStagingBytes) {}
 
   bool forked() const { return fork_mark_.forked(); }
-  int event_fd() const { return event_.get(); }
+  int event_fd() const { return signal_.fd(); }
 
-  void Start() {
-    for (std::size_t kind = 0; kind < lanes_.size(); ++kind)
-      lanes_[kind].thread = std::thread([this, kind] { Run(lanes_[kind], kind); });
+  Status Start() {
+    try {
+      for (std::size_t kind = 0; kind < lanes_.size(); ++kind)
+        lanes_[kind].thread = std::thread([this, kind] { Run(lanes_[kind], kind); });
+    } catch (const std::system_error& error) {
+      Close();  // the first may run
+      return Status(Code::kBusy, Text("transfers take ", lanes_.size(),
+                                      " threads, and the system has no more: ", error.what()));
+    }
+    return Status();
   }
 
   Result<std::uint64_t> Submit(EntryPtr entry, TransferKind kind, std::int64_t deadline_us) {
@@ -150,6 +200,7 @@ class Transfers::Shared final {
                                      " are in flight or not polled, which is the limit"));
     entry->id = ++last_id_;
     lane.unreported++;
+    if (entry->deadline_ns < signal_.due_ns()) signal_.SetDue(entry->deadline_ns);
     lane.queue.push_back(entry);
     entries_.emplace(entry->id, std::move(entry));
     lane.work.notify_one();
@@ -242,8 +293,7 @@ class Transfers::Shared final {
 
   std::vector<TransferDone> TakeDone() {
     if (done_.empty()) return {};
-    std::uint64_t count;
-    [[maybe_unused]] ssize_t got = read(event_.get(), &count, sizeof(count));
+    signal_.Lower();
     for (const TransferDone& done : done_) lanes_[static_cast<std::size_t>(done.kind)].unreported--;
     return std::exchange(done_, {});
   }
@@ -263,7 +313,7 @@ class Transfers::Shared final {
     return due_ns;
   }
 
-  // What has not begun by its deadline is reported even if its lane is still copying.
+  // What has not begun by its deadline is reported even if its lane is still copying, or waits for the node.
   void ExpireQueued(std::int64_t now_ns) {
     for (Lane& lane : lanes_) {
       std::erase_if(lane.queue, [&](const EntryPtr& entry) {
@@ -272,6 +322,7 @@ class Transfers::Shared final {
         return true;
       });
     }
+    if (now_ns >= signal_.due_ns()) signal_.SetDue(FirstDue());
   }
 
   void ReportUnbegun(Entry& entry) {
@@ -298,8 +349,7 @@ class Transfers::Shared final {
     done.took_us = (NowNs() - entry.submitted_ns) / 1000;
     done_.push_back(std::move(done));
     entries_.erase(entry.id);
-    const std::uint64_t one = 1;
-    [[maybe_unused]] ssize_t put = write(event_.get(), &one, sizeof(one));
+    signal_.Raise();
     finished_.notify_all();
   }
 
@@ -316,7 +366,7 @@ class Transfers::Shared final {
     std::int64_t look_ns = kFirstLookNs;
     while (TakeWork(lane, under_way)) {
       EndWhatIsOver(under_way);
-      if (StepOnce(under_way, pace)) {
+      if (StepOnce(lane, under_way, pace)) {
         look_ns = kFirstLookNs;
         continue;
       }
@@ -339,14 +389,25 @@ class Transfers::Shared final {
     std::unique_lock lock(mutex_);
     for (;;) {
       ExpireQueued(NowNs());
-      while (under_way.size() < kUnderWay && !lane.queue.empty()) {
-        under_way.push_back(std::move(lane.queue.front()));
-        lane.queue.pop_front();
-      }
-      if (!under_way.empty()) return true;
+      if (!under_way.empty() || TakeFirst(lane, under_way)) return true;
       if (closing_) return false;
       lane.work.wait(lock);
     }
+  }
+
+  // Under the mutex.
+  bool TakeFirst(Lane& lane, std::vector<EntryPtr>& under_way) {
+    if (lane.queue.empty()) return false;
+    under_way.push_back(std::move(lane.queue.front()));
+    lane.queue.pop_front();
+    return true;
+  }
+
+  // No earlier than it begins: while this thread is held up by another, it ends by its deadline in the queue.
+  bool TakeNext(Lane& lane, std::vector<EntryPtr>& under_way, const Pace& pace) {
+    if (under_way.size() >= kUnderWay || pace.next_ns() > NowNs()) return false;
+    std::lock_guard lock(mutex_);
+    return !closing_ && TakeFirst(lane, under_way);
   }
 
   bool closing() const {
@@ -367,16 +428,16 @@ class Transfers::Shared final {
   }
 
   // A batch of the first that does not wait: those that were submitted first are done first.
-  bool StepOnce(std::vector<EntryPtr>& under_way, Pace& pace) {
-    for (auto at = under_way.begin(); at != under_way.end(); ++at) {
-      Entry& entry = **at;
+  bool StepOnce(Lane& lane, std::vector<EntryPtr>& under_way, Pace& pace) {
+    for (std::size_t at = 0; at < under_way.size() || TakeNext(lane, under_way, pace); ++at) {
+      Entry& entry = *under_way[at];
       if (entry.move == nullptr) Begin(entry);
       const std::int64_t now_ns = NowNs();
       const Step step = entry.move->Go(LeaveOf(entry, now_ns, pace.next_ns() <= now_ns));
       pace.Moved(entry.move->TakeCopied(), now_ns);
       if (step == Step::kDone) {
         Report(entry);
-        under_way.erase(at);
+        under_way.erase(under_way.begin() + static_cast<std::ptrdiff_t>(at));
         return true;
       }
       if (entry.move->left_pages()) MarkLeft(entry);
@@ -403,7 +464,7 @@ class Transfers::Shared final {
 
   const TransfersOptions options_;
   const std::shared_ptr<Store> store_;
-  const Fd event_;
+  Signal signal_;
   const client::ForkMark fork_mark_;
 
   mutable std::mutex mutex_;
@@ -421,12 +482,13 @@ Result<std::unique_ptr<Transfers>> Transfers::Make(std::shared_ptr<Store> store,
                                                    const TransfersOptions& options) {
   if (options.queue == 0 || options.queue > kMaxQueue)
     return Error(Code::kInvalid, Text("queue is ", options.queue, ", it has 1 to ", kMaxQueue));
-  Fd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!event.valid()) return Error(Code::kIoError, Text("eventfd: ", ErrnoText(errno)));
+  Result<Signal> signal = Signal::Make();
+  if (!signal) return Error(std::move(signal.error()));
   Result<client::ForkMark> fork_mark = client::ForkMark::Make();
   if (!fork_mark) return Error(std::move(fork_mark.error()));
-  auto shared = std::make_unique<Shared>(std::move(store), options, std::move(event), std::move(*fork_mark));
-  shared->Start();
+  auto shared =
+      std::make_unique<Shared>(std::move(store), options, std::move(*signal), std::move(*fork_mark));
+  if (Status started = shared->Start(); !started.ok()) return Error(std::move(started));
   return std::unique_ptr<Transfers>(new Transfers(std::move(shared)));
 }
 

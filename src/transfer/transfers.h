@@ -74,6 +74,7 @@ class Transfers final {
   static constexpr std::uint32_t kMaxQueue = 65'536;
   static constexpr std::uint64_t kBatchBytes = 4u << 20;  // of pages
 
+  // kBusy: the system has no threads for it.
   static Result<std::unique_ptr<Transfers>> Make(std::shared_ptr<Store> store,
                                                  const TransfersOptions& options);
   ~Transfers();  // closes
@@ -96,7 +97,7 @@ class Transfers final {
   bool Cancel(std::uint64_t id);
   // Submitted and not yet given out.
   std::size_t in_flight() const;
-  // Readable while Poll has something to give. Owned by this.
+  // Readable while Poll has something to give, and at times when it has nothing. Owned by this.
   int event_fd() const;
   // Cancels all, waits until nothing touches the pages any more, ends the threads. Poll still gives what is
   // done. Again does nothing.

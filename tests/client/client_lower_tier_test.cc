@@ -302,6 +302,9 @@ TEST_P(LowerTier, AnAnswerIsPolledByItsTicketsId) {
   EXPECT_TRUE(ticket.ready());
   EXPECT_EQ(ticket.Wait()->outcomes[0], Code::kOk);
   EXPECT_TRUE(reads.Exact(0));
+  // Whoever keeps tickets by their ids finds it there after that too.
+  EXPECT_TRUE(ticket.ready());
+  EXPECT_EQ(ticket.id(), id);
 }
 
 // Several batches, of which the later ones are on their way while the first is copied.

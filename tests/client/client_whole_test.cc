@@ -17,6 +17,7 @@
 #include "base/limits.h"
 #include "base/random.h"
 #include "memory/arena_file.h"
+#include "node_process.h"
 #include "wire/protocol.h"
 
 namespace cistern {
@@ -235,6 +236,11 @@ TEST_F(Whole, BadArgumentsAreNamedWithTheirLimit) {
        "20001 keys in one call, the limit is 20000");
   says(store.Drop(Namespace(), one).Wait(), "Attach");
   says(store.AllocateStaging(0), "0 bytes");
+  for (const std::uint64_t bytes : {UINT64_MAX, UINT64_MAX - 62, UINT64_MAX - 63, std::uint64_t{1} << 63}) {
+    const Result<Staging> none = store.AllocateStaging(bytes);
+    ASSERT_FALSE(none.has_value()) << bytes;
+    EXPECT_EQ(none.error().code(), Code::kBusy) << none.error().ToString();
+  }
   BlockWrite write{.key = key, .group = 1, .data = std::as_bytes(one)};
   says(store.Write(ns, std::span(&write, 1)).Wait(), "group 1 of 1");
   write = {.key = key, .part = 1, .data = std::as_bytes(one)};
@@ -477,71 +483,7 @@ TEST_F(Whole, P4ALeaseEndsWithASessionThatTheNodeEnded) {
   EXPECT_FALSE(lease.still_good());
 }
 
-// A node in a process of its own, and a lease of it.
-class Killed : public ::testing::Test {
- protected:
-  void SetUp() override {
-    directory_ = "/dev/shm/cistern-test-XXXXXX";
-    ASSERT_NE(mkdtemp(directory_.data()), nullptr);
-    options_.memory_dir = directory_ + "/memory";
-    options_.memory_bytes = 128u << 20;
-    options_.socket = directory_ + "/socket";
-    options_.log_level = "error";
-    int ready[2];
-    ASSERT_EQ(pipe2(ready, O_CLOEXEC), 0);
-    child_ = fork();
-    if (child_ == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      std::atomic<bool> ended = false;
-      options_.on_ends = [&](const Status& why) {
-        ended = !why.ok();
-        ended.notify_one();
-      };
-      Result<std::unique_ptr<node::Node>> node = node::Node::Start(options_);
-      const char byte = node ? 'y' : 'n';
-      if (write(ready[1], &byte, 1) != 1) _exit(1);
-      ended.wait(false);
-      (*node)->Stop(0);
-      _exit(7);
-    }
-    char byte = 0;
-    ASSERT_EQ(read(ready[0], &byte, 1), 1);
-    ASSERT_EQ(byte, 'y');
-    close(ready[0]);
-    close(ready[1]);
-    ConnectOptions connect;
-    connect.socket = options_.socket;
-    connect.deadline_us = 60'000'000;
-    store_.emplace(*Store::Connect(connect));
-    ns_ = AttachTest(*store_);
-    ASSERT_TRUE(PutBlock(*store_, ns_, 1, std::nullopt, kBytes).ok());
-    const BlockRef ref{KeyOf(1)};
-    lease_ = *store_->Acquire(ns_, std::span(&ref, 1), {.lease_us = kMaxLeaseUs}).Wait();
-    ASSERT_TRUE(lease_.still_good());
-    arena_.memory_dir = options_.memory_dir;
-    arena_.memory_bytes = options_.memory_bytes;
-    arena_.lock_wait_us = 300'000'000;
-  }
-  void TearDown() override {
-    Kill();
-    std::filesystem::remove_all(directory_);
-  }
-  void Kill() {
-    if (child_ <= 0) return;
-    kill(child_, SIGKILL);
-    waitpid(child_, nullptr, 0);
-    child_ = -1;
-  }
-
-  SystemClock clock_;
-  std::string directory_;
-  node::NodeOptions options_;
-  memory::ArenaOptions arena_;
-  pid_t child_ = -1;
-  std::optional<Store> store_;
-  Namespace ns_;
-  Lease lease_;
-};
+using Killed = NodeProcess;
 
 // What another program of the user can do to the files.
 class Cut : public Killed {
