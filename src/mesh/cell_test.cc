@@ -72,6 +72,27 @@ TEST_F(CellTest, DropIsAcknowledgedOnceEveryMemberHasAppliedIt) {
   EXPECT_TRUE(Has(4, KeyOf(7)));
 }
 
+TEST_F(CellTest, WhatIsAppliedIsHeardThoughOtherMessagesFilledTheConnectionMeanwhile) {
+  StartCell(2);
+  PeerLinks& links = member(0).links();
+  const std::uint64_t other = member(1).options().process_number;
+  cell_.network.Cut("a", "b");
+  for (int round = 0; round < 4; ++round) {
+    std::vector<std::byte> message(net::ControlLimits::kPayloadBytes);
+    while (!message.empty()) {
+      if (!links.Tell(other, 99, message).ok()) message.resize(message.size() / 2);
+    }
+    cell_.RunFor(1'000);
+  }
+  auto drop = member(1).Drop(DropOfKeys(name_, {KeyOf(1)}), DropWait::kApplied,
+                             cell_.clock.Now().PlusUs(20 * kSecond));
+  const std::int64_t before = member(0).state().applied;
+  ASSERT_TRUE(cell_.RunUntil(kSecond / 2, [&] { return member(0).state().applied > before; }));
+  cell_.network.Heal("a", "b");
+  EXPECT_TRUE(cell_.RunUntil(5 * kSecond, [&] { return drop.done(); }));
+  EXPECT_TRUE(cell_.loop->BlockOn(std::move(drop)).has_value());
+}
+
 TEST_F(CellTest, DropOfTenThousandKeysIsOneCall) {
   StartCell(5);
   std::vector<BlockKey> keys;

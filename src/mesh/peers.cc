@@ -98,6 +98,7 @@ Peers::~Peers() { tasks_.Drop(); }
 void Peers::Start() {
   tasks_.Spawn(Accept());
   tasks_.Spawn(FollowView());
+  tasks_.Spawn(TellAgain());
 }
 
 void Peers::Heard(std::uint64_t process_number, const HeardApplied& said) {
@@ -106,9 +107,29 @@ void Peers::Heard(std::uint64_t process_number, const HeardApplied& said) {
 }
 
 void Peers::TellApplied() {
+  for (auto& [process_number, to] : connected_) to.told = false;
+  TellThoseBehind();
+}
+
+// A connection that takes nothing more ends by itself, and the next one begins with what is true then; one
+// that is full of other messages may go on.
+void Peers::TellThoseBehind() {
   const std::vector<std::byte> payload = Encode({state_.history, state_.applied, state_.last_applied});
-  // A connection that takes nothing more ends by itself, and the next one begins with what is true then.
-  for (const auto& [process_number, to] : connected_) (void)to.connection->Tell(kAppliedNotice, payload);
+  bool all = true;
+  for (auto& [process_number, to] : connected_) {
+    if (!to.told) to.told = to.connection->Tell(kAppliedNotice, payload).code() != Code::kBusy;
+    all = all && to.told;
+  }
+  if (!all) behind_.Set();
+}
+
+Task<void> Peers::TellAgain() {
+  for (;;) {
+    co_await behind_.Wait();
+    behind_.Reset();
+    (void)co_await SleepUntil(executor().Now().PlusUs(PeerLimits::kAgainUs));
+    TellThoseBehind();
+  }
 }
 
 void Peers::SetListener(PeerListener* listener, std::string rail_address) {
@@ -279,7 +300,7 @@ Task<Result<std::int64_t>> Peers::Serve(std::unique_ptr<net::Stream> stream) {
     const Listed listed{*this, process_number, connection};
     const bool another = connected_.erase(process_number) > 0;
     if (another && hears_ != nullptr) hears_->Disconnected(process_number);
-    connected_[process_number] = {&connection, {}};
+    connected_[process_number] = {.connection = &connection, .rail_address = {}};
     (void)connection.Tell(kAppliedNotice, Encode({state_.history, state_.applied, state_.last_applied}));
     if (!rail_address_.empty()) (void)connection.Tell(kRailNotice, std::as_bytes(std::span(rail_address_)));
     if (hears_ != nullptr) hears_->Connected(process_number);

@@ -29,6 +29,7 @@ struct PeerLimits {
   static constexpr std::int64_t kOpenUs = 2'000'000;
   static constexpr std::int64_t kDialUs = 1'000'000;
   static constexpr std::int64_t kLeastPauseUs = 50'000, kMostPauseUs = 5'000'000;  // between two dials
+  static constexpr std::int64_t kAgainUs = 50'000;  // after a connection had no room
 };
 
 class Peers final : public PeerLinks {
@@ -68,8 +69,11 @@ class Peers final : public PeerLinks {
   struct Connected {
     net::ControlConnection* connection = nullptr;
     std::string rail_address;
+    bool told = true;  // how far this member has come
   };
 
+  void TellThoseBehind();
+  Task<void> TellAgain();
   Task<void> Accept();
   Task<void> FollowView();
   Task<void> Dial(std::string id);
@@ -96,6 +100,7 @@ class Peers final : public PeerLinks {
   std::size_t serving_ = 0;
   std::set<std::uint64_t> near_;  // members of the view in this one's zone
   bool lost_ = false;             // a connection has ended since ForgetHeard
+  Event behind_;                  // a connection had no room for what is to be told
   TaskGroup tasks_;
 };
 

@@ -9,6 +9,14 @@
 #include "base/random.h"
 
 namespace cistern::mesh {
+namespace {
+
+// Then none is kept but first blocks, and of these two hashes. Numbers and hashes that members make up may be
+// such that no less takes any of them.
+constexpr std::uint32_t kMostDoublings = 24, kMostRootDoublings = 63;
+static_assert(Sample::kNumbers == 1u << kMostDoublings);
+
+}  // namespace
 
 std::uint64_t SampleSeed(std::uint64_t history, const SharedNamespace& name) {
   std::uint64_t seed = HashOfText(SplitMix(history), name.tenant);
@@ -104,12 +112,9 @@ void SampleIndex::Forget(MemberNumber member) {
 
 // Roots are many where prompts have little in common: then they are the ones to be fewer.
 void SampleIndex::Thin() {
-  if (roots_ * sizeof(Entry) > budget_bytes_ / 4) {
-    ++root_doublings_;
-  } else {
-    ++doublings_;
-  }
-  CISTERN_ASSERT(doublings_ < 24 && root_doublings_ < 32);
+  const bool roots = roots_ * sizeof(Entry) > budget_bytes_ / 4 || doublings_ == kMostDoublings;
+  if (roots && root_doublings_ == kMostRootDoublings) return;  // there is nothing left to take
+  ++(roots ? root_doublings_ : doublings_);
   (sweeping_ ? again_ : sweeping_) = true;
 }
 

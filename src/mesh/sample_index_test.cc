@@ -127,6 +127,22 @@ TEST(SampleIndexTest, FirstBlocksPastAQuarterOfTheBudgetAreSampledByHash) {
   EXPECT_GT(index.EntriesOf(1), 1'000u);
 }
 
+// Of a member that counts otherwise, or lies.
+TEST(SampleIndexTest, SamplesThatNoThinningTakesEndNobodyAndTakeNoMoreThanTheBudget) {
+  SampleIndex index({100'000, 16});
+  for (std::uint64_t n = 0; n < 200'000; ++n) {
+    index.Add(1, {SplitMix(n), Sample::kNumbers / 2});
+    if (n % 100 == 0) SweepAll(index);
+  }
+  EXPECT_LE(index.bytes(), 100'000u);
+  for (std::uint64_t n = 0; n < 200'000; ++n) {
+    index.Add(1, {n << 32, 0});
+    if (n % 100 == 0) SweepAll(index);
+  }
+  SweepAll(index);
+  EXPECT_LE(index.bytes(), 100'000u);
+}
+
 TEST(SampleIndexTest, EntryTakesAboutTwelveBytes) {
   SampleIndex index({256u << 20, 4'096});
   const std::uint64_t empty = index.bytes();

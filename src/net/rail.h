@@ -40,6 +40,8 @@ struct RailLimits {
   static constexpr std::uint64_t kBodyBytes = 1ull << 30;
   static constexpr std::size_t kBatches = 16;           // asked and not yet answered
   static constexpr std::int64_t kBatchUs = 60'000'000;  // that one may take
+  // An end that takes nothing for so long has lost the rail.
+  static constexpr std::int64_t kStallUs = 3'000'000;
 };
 
 // What receives the items of one batch.
@@ -129,6 +131,8 @@ class RailReader final {
   };
 
   Task<void> Run();
+  // What is unsent of them, and what is added meanwhile.
+  Task<void> SendQuestions();
   Task<void> Greet();
   Task<Status> Greeted(RailBatchHead head);
   void OpenWay();
@@ -165,6 +169,7 @@ class RailReader final {
   Status fabric_failed_;
   std::uint64_t last_id_ = 0;
   Outbox questions_;
+  bool sending_ = false;          // of them
   std::vector<std::byte> early_;  // received behind what was asked for, from early_at_ to early_end_
   std::size_t early_at_ = 0, early_end_ = 0;
   std::vector<std::byte> dropped_;  // where bytes go that nobody wants

@@ -34,8 +34,7 @@ Task<void> RailReader::Greet() {
   Encoder out(asking);
   out.U16(static_cast<std::uint16_t>(kind.size()));
   out.Bytes(std::as_bytes(std::span(kind)));
-  const Status sent = co_await questions_.Flush(executor().Now().PlusUs(kFabricUs));
-  if (!sent.ok()) stream_->Close();
+  co_await SendQuestions();
 }
 
 Task<Status> RailReader::Greeted(RailBatchHead head) {
@@ -111,8 +110,7 @@ Task<void> RailReader::Fetch(std::shared_ptr<Batch> batch) {
     out.U64(placed.wanted ? placed.landed : RailBatchHead::kNothing);
   }
   batch->taken = true;
-  const Status sent = co_await questions_.Flush(executor().Now().PlusUs(kFabricUs));
-  if (!sent.ok()) stream_->Close();
+  co_await SendQuestions();
 }
 
 Task<Status> RailReader::FetchBodies(Batch& batch, Way& way, Instant deadline) {

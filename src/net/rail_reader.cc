@@ -85,8 +85,7 @@ Task<Status> RailReader::Read(std::span<const ConstPiece> questions, RailSink& s
     ~Waited() { batch.sink = nullptr; }
   };
   const Waited waited{batch};
-  // Its failure is the rail's, which Run notices too.
-  if (Status sent = co_await questions_.Flush(deadline); !sent.ok()) stream_->Close();
+  fetches_.Spawn(SendQuestions());
   // While its items arrive, who receives them watches the deadline.
   if (!batch.done.is_set()) {
     const Status in_time = co_await batch.done.Wait(deadline);
@@ -95,6 +94,17 @@ Task<Status> RailReader::Read(std::span<const ConstPiece> questions, RailSink& s
   }
   if (!batch.done.is_set()) (void)co_await batch.done.Wait();
   co_return batch.status;
+}
+
+// For all who share the rail: a question of which a part has gone cannot be taken back, and whoever asks it
+// may have little time. Its failure is the rail's, which Run notices too.
+Task<void> RailReader::SendQuestions() {
+  if (std::exchange(sending_, true)) co_return;
+  Status sent;
+  while (sent.ok() && !questions_.unsent().empty())
+    sent = co_await questions_.SendOnce(executor().Now().PlusUs(RailLimits::kStallUs));
+  sending_ = false;
+  if (!sent.ok()) stream_->Close();
 }
 
 Status RailReader::Late() const {

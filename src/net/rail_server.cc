@@ -18,8 +18,8 @@ namespace {
 
 // What goes to the network together: fewer calls than items, and the first bytes soon.
 constexpr std::size_t kSendBytes = 512u << 10;
-// A reader that takes nothing for so long past its deadline has lost the rail.
-constexpr std::int64_t kStallUs = 3'000'000;
+// Of a reader past its deadline.
+constexpr std::int64_t kStallUs = RailLimits::kStallUs;
 
 // Tells the source of everything that it found, whatever becomes of the connection.
 class Found final {

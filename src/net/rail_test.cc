@@ -277,6 +277,33 @@ TEST_F(RailTest, ABatchEndsAtItsOwnDeadlineAndNotAtThatOfOneBeforeIt) {
   EXPECT_TRUE(first.bodies[0] == source_.blocks[5]);
 }
 
+// Of a rail whose other side takes nothing for a while.
+TEST(RailToAFullPeer, AQuestionThatCannotLeaveByItsDeadlineEndsAloneAndTheRailGoesOn) {
+  TestPair pair;
+  SimulatedNetwork network(pair.executor(), 1, {.window_bytes = 64});
+  const auto here = network.Host("here"), there = network.Host("there");
+  const auto listener = std::move(*there->Listen("there:0"));
+  auto near = std::move(*pair.loop->BlockOn(here->Connect(listener->address(), Instant::Never())));
+  const auto far = std::move(*pair.loop->BlockOn(listener->Accept(Instant::Never())));
+  TestSource source(pair.executor());
+  source.blocks[1] = source.blocks[2] = std::vector<std::byte>(10);
+  RailReader reader(std::move(near));
+  TestSink first, second, third;
+  auto hasty = ReadNumbers(reader, std::vector<std::uint64_t>(20, 1), first, pair.After(1'000));
+  auto patient = ReadNumbers(reader, {2}, second, pair.After(1'000'000));
+  EXPECT_EQ(pair.loop->BlockOn(std::move(hasty)).code(), Code::kTooLate);
+  EXPECT_EQ(first.ends.size(), 20u);
+  EXPECT_TRUE(reader.status().ok());
+  auto serving = ServeRail(*far, source);
+  EXPECT_EQ(pair.loop->BlockOn(std::move(patient)).ToString(), "ok");
+  EXPECT_TRUE(second.bodies[0] == source.blocks[2]);
+  EXPECT_TRUE(pair.loop->BlockOn(ReadNumbers(reader, {1}, third, pair.After(1'000'000))).ok());
+  EXPECT_TRUE(first.bodies.empty());
+  reader.Close();
+  EXPECT_TRUE(pair.loop->BlockOn(std::move(serving)).ok());
+  static_cast<io::SimulatedLoop&>(*pair.loop).RunUntilIdle();
+}
+
 TEST_F(RailTest, ABrokenConnectionEndsAllThatIsOutstanding) {
   source_.waits_for = 5;
   TestSink first, second, third;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/tls_network.h"
 
+#include <algorithm>
 #include <deque>
 #include <utility>
 
@@ -58,8 +59,10 @@ class TlsListener final : public Listener {
     }
   }
   Task<void> Shake(std::unique_ptr<Stream> stream) {
+    const auto free = static_cast<std::int64_t>(TlsNetwork::kHandshakes - shaking_);
+    const std::int64_t us = TlsNetwork::kHandshakeUs * free / std::int64_t{TlsNetwork::kHandshakes};
     ++shaking_;
-    const Instant deadline = executor().Now().PlusUs(TlsNetwork::kHandshakeUs);
+    const Instant deadline = executor().Now().PlusUs(std::max(us, TlsNetwork::kLeastHandshakeUs));
     auto proved = co_await Prove(executor(), context_, after_, TlsRole::kServer, std::move(stream), deadline);
     --shaking_;
     if (proved) {

@@ -20,7 +20,9 @@ class TlsNetwork final : public Network {
   // Connections that have not proved themselves yet, of one listener; what comes past it waits in the
   // system's queue.
   static constexpr std::size_t kHandshakes = 64;
-  static constexpr std::int64_t kHandshakeUs = 2'000'000;  // after which an unproved connection is closed
+  // After which an unproved connection is closed: the less the more of them there are, so that those who say
+  // nothing keep nobody out for long.
+  static constexpr std::int64_t kHandshakeUs = 2'000'000, kLeastHandshakeUs = 200'000;
 
   // Both are borrowed and outlive the streams and listeners.
   TlsNetwork(Network& below, const TlsContext& context, AfterHandshake after = AfterHandshake::kTls)

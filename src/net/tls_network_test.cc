@@ -60,6 +60,16 @@ TEST_F(TlsNetworkTest, ThoseThatSayNothingKeepNobodyOut) {
   EXPECT_TRUE(loop_->BlockOn(listener->Accept(After(1'000'000))).has_value());
 }
 
+TEST_F(TlsNetworkTest, MoreThanThereIsRoomForThatSayNothingKeepAMemberOutForLessThanItsDial) {
+  const auto listener = std::move(*server_.Listen("there:0"));
+  std::vector<std::unique_ptr<Stream>> silent;
+  for (std::size_t i = 0; i < 2 * TlsNetwork::kHandshakes; ++i)
+    silent.push_back(std::move(*loop_->BlockOn(here_->Connect(listener->address(), After(1'000'000)))));
+  const auto near = loop_->BlockOn(client_.Connect(listener->address(), After(1'000'000)));
+  EXPECT_TRUE(near.has_value()) << near.error().ToString();
+  EXPECT_TRUE(loop_->BlockOn(listener->Accept(After(1'000'000))).has_value());
+}
+
 TEST_F(TlsNetworkTest, ListenerThatGoesTakesItsHandshakesAlong) {
   auto listener = std::move(*server_.Listen("there:0"));
   auto silent = std::move(*loop_->BlockOn(here_->Connect(listener->address(), After(1'000'000))));
