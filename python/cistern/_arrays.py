@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -25,7 +26,7 @@ class Lease(Protocol):
 
 class LeasedArray(np.ndarray[Any, np.dtype[Any]]):
     """A read-only array over a view. Indexing it and computing with it raise LeaseLapsed once its lease ended,
-    before and after the computation; what is computed is a plain array."""
+    before and after the computation; what is computed is a plain array, what lies in the same memory is leased too."""
 
     _lease: Lease | None
 
@@ -41,42 +42,82 @@ class LeasedArray(np.ndarray[Any, np.dtype[Any]]):
         return super().__getitem__(at)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: Any, *inputs: Any, **options: Any) -> Any:
-        self._check()
-        result = getattr(ufunc, method)(*(_plain(i) for i in inputs), **options)
-        self._check()
-        return result
+        return _computed(getattr(ufunc, method), inputs, options)
 
     def __array_function__(
         self, function: Callable[..., Any], types: Any, args: Any, kwargs: Any
     ) -> Any:
-        self._check()
-        result = function(*(_plain(a) for a in args), **{name: _plain(a) for name, a in kwargs.items()})
-        self._check()
-        return result
+        return _computed(function, args, kwargs)
 
     def copy(self, order: Any = "C") -> Any:
         """A plain array of its own; raises LeaseLapsed where the lease ended before the copy was complete."""
-        copied = np.array(_plain(self), order=order, copy=True)
-        self._check()
-        return copied
+        return _computed(np.ndarray.copy, (self, order), {})
 
-    def tobytes(self, order: Any = "C") -> bytes:
-        copied = super().tobytes(order)
-        self._check()
-        return copied
 
-    def tolist(self) -> Any:
-        copied = super().tolist()
-        self._check()
-        return copied
+def _method(name: str) -> Callable[..., Any]:
+    method = getattr(np.ndarray, name)
+
+    @functools.wraps(method)
+    def computed(*args: Any, **options: Any) -> Any:
+        return _computed(method, args, options)
+
+    return computed
+
+
+# NumPy computes these without asking the array's class; of the others each asks one of the calls above, or is a view.
+for _name in (
+    "__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "argmax", "argmin", "argpartition", "argsort", "astype",
+    "byteswap", "choose", "compress", "conj", "conjugate", "dot", "dump", "dumps", "flatten", "item", "nonzero",
+    "ravel", "repeat", "reshape", "round", "searchsorted", "take", "tobytes", "tofile", "tolist",
+):  # fmt: skip
+    setattr(LeasedArray, _name, _method(_name))
+
+
+def _computed(function: Callable[..., Any], args: Any, options: Any) -> Any:
+    """The function's answer by plain arrays, if the leases of all that it was given stand before and after it."""
+    given = list(_leased_in((args, options)))
+    for one in given:
+        one._check()
+    result = function(*_plain(args), **_plain(options))
+    for one in given:
+        one._check()
+    return _leased_again(result, given)
+
+
+def _leased_in(value: Any) -> Iterator[LeasedArray]:
+    if isinstance(value, LeasedArray):
+        yield value
+    elif isinstance(value, (list, tuple, dict)):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _leased_in(one)
+
+
+def _leased_again(result: Any, given: list[LeasedArray]) -> Any:
+    """The same; of an array that lies in the memory of one that was given, a leased view."""
+    if isinstance(result, (list, tuple)):
+        return _like(result, [_leased_again(one, given) for one in result])
+    if type(result) is np.ndarray:
+        for one in given:
+            if np.may_share_memory(result, _plain(one)):
+                view = result.view(LeasedArray)
+                view._lease = one._lease
+                return view
+    return result
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, LeasedArray):
         return value.view(np.ndarray)
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(_plain(one) for one in value)
+        return _like(value, [_plain(one) for one in value])
     return value
+
+
+def _like(value: list[Any] | tuple[Any, ...], items: list[Any]) -> Any:
+    """The items as what they were in: a list, a tuple, or a tuple with names."""
+    return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
 
 
 def leased(view: _native.View, lease: Lease, dtype: npt.DTypeLike, shape: tuple[int, ...] | None) -> LeasedArray:

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from conftest import Node
@@ -134,3 +138,34 @@ def test_a_match_that_holds_keeps_what_matched(store: cistern.Store, filled: cis
     while store.status()["now"]["leases"] > 0:
         pass
     assert store.match(filled, KEYS[3:], hold_us=1000).hold is None
+
+
+def test_each_way_of_computing_asks_the_leases_of_all_arrays_and_gives_a_plain_one(
+    store: cistern.Store, filled: cistern.Namespace
+) -> None:
+    """What an engine does with a block first, a change of its dtype, asked none; its answer was refused later."""
+    np = pytest.importorskip("numpy")
+    former, lease = (store.acquire(filled, KEYS[1:2], lease_us=60_000_000) for _ in range(2))
+    assert former[0] is not None and lease[0] is not None
+    lapsed, array = former[0].numpy("uint16", (1000, 50)), lease[0].numpy("uint16", (1000, 50))
+    uses: list[Callable[[Any], Any]] = [
+        lambda one: one.astype("float32"), lambda one: one.argmax(), lambda one: one.argsort(), lambda one: one.item(0),
+        lambda one: one.take([0]), lambda one: one.dot(np.ones(50)), lambda one: one.flatten(), lambda one: one.dumps(),
+        lambda one: one.nonzero(), lambda one: one.repeat(2), lambda one: one.round(), lambda one: one.byteswap(),
+        lambda one: one.compress([True]), lambda one: one.T.ravel(), lambda one: copy.copy(one), pickle.dumps,
+        lambda one: copy.deepcopy(one), lambda one: array + one, lambda one: np.concatenate([array, one]),
+        lambda one: np.linalg.svd(one[:2, :2]), lambda one: np.clip(one, 0, 1, dtype="uint16"),
+    ]  # fmt: skip
+    for use in uses:
+        made = use(lapsed)
+        assert not any(isinstance(one, type(lapsed)) for one in (made if isinstance(made, tuple) else (made,)))
+    own = lapsed.astype("float32")
+    views = [np.transpose(lapsed), lapsed.astype("uint16", copy=False), lapsed.reshape(-1, 2), *np.split(lapsed, 2)]
+    former.release()
+    assert float(own[0, 0]) == 257.0 and array[0, 0] == 257
+    for use in uses:
+        with pytest.raises(cistern.LeaseLapsed):
+            use(lapsed)
+    for view in views:
+        with pytest.raises(cistern.LeaseLapsed):
+            view[0]
