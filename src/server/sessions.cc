@@ -458,6 +458,7 @@ void Sessions::Tick() {
   auto at = sessions_.upper_bound(last_counted_);
   for (std::size_t i = 0; i < kCountedPerTick && at != sessions_.end(); ++i, ++at) {
     TakeCountsOf(*at->second);
+    LookForTouches(*at->second);
     LookForLock(*at->second);
   }
   last_counted_ = at == sessions_.end() ? 0 : std::prev(at)->first;
@@ -484,6 +485,11 @@ void Sessions::End(Session& session, LogLevel level, std::string why) {
 
 Task<void> Sessions::Remove(Session& session) {
   co_await Yield();  // whoever ended it may still be using it
+  // What it read last counts as well, of one ring at most: a client that is ended may go on to write there.
+  for (std::size_t taken = 0; taken < wire::kTouchEntries && session.ring.HasTouches();) {
+    taken += TakeTouchesOf(session);
+    co_await Yield();
+  }
   // Asked each time: the others of the owner may end while this one's calls do.
   const auto last_of_owner = [&] { return !owners_.contains(session.caller.owner); };
   co_await store_.SessionEnded(session.caller, last_of_owner());
@@ -604,11 +610,7 @@ void Sessions::Glance(Instant now) {
       Deactivate(at);
       continue;
     }
-    if (session.ring.HasTouches() &&
-        std::find(touched_.begin(), touched_.end(), session.caller.session) == touched_.end()) {
-      touched_.push_back(session.caller.session);
-      if (!Work::linked()) executor().Post(*this);
-    }
+    LookForTouches(session);
     if (now.UsSince(session.last_used) > kActiveUs) {
       session.ring.SetCoreSleeps(true);
       // As before a sleep: either this sees the submission or the client sees the word.
@@ -624,16 +626,29 @@ void Sessions::Glance(Instant now) {
   }
 }
 
-void Sessions::Run() {
-  if (touched_.empty()) return;  // the session ended meanwhile
+void Sessions::LookForTouches(Session& session) {
+  if (!session.ring.HasTouches() ||
+      std::find(touched_.begin(), touched_.end(), session.caller.session) != touched_.end()) {
+    return;
+  }
+  touched_.push_back(session.caller.session);
+  if (!Work::linked()) executor().Post(*this);
+}
+
+std::size_t Sessions::TakeTouchesOf(Session& session) {
   std::array<std::uint64_t, kTouchesPerStep> touches;
-  auto found = sessions_.find(touched_.front());
-  std::size_t count = found->second->ring.TakeTouches(touches, counters_.touches_lost);
+  const std::size_t count = session.ring.TakeTouches(touches, counters_.touches_lost);
   for (std::size_t i = 0; i < count; ++i) {
     store_.TouchPlace(static_cast<std::uint32_t>(touches[i] >> 32), static_cast<std::uint32_t>(touches[i]));
   }
   counters_.touches += count;
-  if (count < touches.size()) touched_.erase(touched_.begin());
+  return count;
+}
+
+void Sessions::Run() {
+  if (touched_.empty()) return;  // the session ended meanwhile
+  const std::size_t count = TakeTouchesOf(*sessions_.find(touched_.front())->second);
+  if (count < kTouchesPerStep) touched_.erase(touched_.begin());
   if (!touched_.empty()) executor().Post(*this);
 }
 

@@ -91,6 +91,10 @@ class Sessions final : private io::Poller, private Work {
                 Instant ended);
   void Finish(Session& session, const wire::Submission& call, const Answer& answer);
   void TakeCountsOf(Session& session);
+  // Has the touches of its ring taken in steps to come, where there are any.
+  void LookForTouches(Session& session);
+  // Takes kTouchesPerStep of them at most; how many it were.
+  std::size_t TakeTouchesOf(Session& session);
   void LookForLock(Session& session);
   void OnSocket(Session& session, std::uint32_t events);
   Task<void> GrantStaging(Session& session, std::uint64_t bytes);
