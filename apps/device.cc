@@ -82,7 +82,7 @@ int RunDevice(int argc, const char* const* argv) {
       "  cistern device bring-back /mnt/nvme0");
   prompt.AddTo(line, false);
   line.Argument("ACTION", "list, take-out or bring-back", &action);
-  line.Argument("PATH", "of the device, as the node was given it", &path, false);
+  line.Argument("PATH", "of the device, as the node was given it or as list shows it", &path, false);
   if (auto exit = line.Parse(argc, argv)) return *exit;
   if (Status status = Check(action, path); !status.ok()) return Complain(kName, status);
   Result<Store> store = Store::Connect(prompt.connect);

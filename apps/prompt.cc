@@ -17,7 +17,10 @@ void Prompt::AddTo(CommandLine& line, bool with_namespace) {
   line.Duration("--deadline", "how long the call may take; default: 10s", &deadline_us);
   line.Switch("--json", "one JSON object on stdout", &json);
   if (!with_namespace) return;
-  line.Text("--namespace", "NAME", "namespace (required)", &namespace_name);
+  line.Text("--namespace", "NAME",
+            "namespace whose list is this name alone, as `cistern put` makes it (required); an engine's list "
+            "is another",
+            &namespace_name);
   line.Switch(
       "--strict",
       "the namespace is strict, part of what it is: read only while its node's membership of the cell stands",

@@ -697,6 +697,22 @@ TEST(Calls, TouchesOfTheRingAreRangeChecked) {
   EXPECT_EQ(server.store->counters().touches_applied.value(), 0u);
 }
 
+// A client that finds everything in memory reads without a call.
+TEST(Calls, WhatIsReadOutOfMemoryCountsThoughTheClientCallsNothing) {
+  TestServer server;
+  RawClient client = RawClient::In(server);
+  client.Attach();
+  client.Do(client.Put(1, 0, kBlock));
+  ASSERT_EQ(CodeOf(client.Do(client.AcquireOf(1))), Code::kOk);
+  const wire::ViewItem view = client.Reply<wire::ViewItem>();
+  server.Until([&] { return client.page().core_sleeps != 0; });  // it is not polled any more
+  client.page().touches[0] = std::uint64_t{view.place} << 32 | static_cast<std::uint32_t>(view.generation);
+  client.page().touched = 1;
+  server.server->Tick();
+  server.Settle();
+  EXPECT_EQ(server.store->counters().touches_applied.value(), 1u);
+}
+
 // ---- bounds ---------------------------------------------------------------------------------------------
 
 TEST(Bounds, WhoNeverCollectsLosesCompletionsAndOthersAreServed) {
@@ -848,6 +864,25 @@ TEST(Going, LeasesEndWithTheSession) {
   client.HangUp();
   server.Until([&] { return server.counters().sessions == 0; });
   EXPECT_EQ(server.store->occupancy().leases, 0u);
+}
+
+// A process that reads a few blocks and ends is gone before anybody looks at its ring.
+TEST(Going, WhatASessionReadLastCountsAsUsed) {
+  TestServer server;
+  RawClient client = RawClient::In(server);
+  client.Attach();
+  client.Do(client.Put(1, 0, kBlock));
+  ASSERT_EQ(CodeOf(client.Do(client.AcquireOf(1))), Code::kOk);
+  const wire::ViewItem view = client.Reply<wire::ViewItem>();
+  server.Settle();
+  constexpr std::uint32_t kReads = 300;  // more than one step takes
+  for (std::uint32_t i = 0; i < kReads; ++i)
+    client.page().touches[i] = std::uint64_t{view.place} << 32 | static_cast<std::uint32_t>(view.generation);
+  client.page().touched = kReads;
+  client.HangUp();
+  server.Until([&] { return server.counters().sessions == 0; });
+  EXPECT_EQ(server.counters().touches, kReads);
+  EXPECT_EQ(server.store->counters().touches_applied.value(), kReads);
 }
 
 // R15: hang-up does not come while a forked child holds the socket; the pidfd tells.

@@ -74,6 +74,7 @@ Sessions::Sessions(const ServerParts& parts, const ServerOptions& options, Serve
       staging_(background_, options.staging_budget_bytes),
       lanes_(parts.loop.executor()),
       door_(lanes_.Make()),
+      touches_(parts.loop.executor(), parts.store, counters),
       tasks_(parts.loop.executor()) {
   loop_.AddPoller(*this);
 }
@@ -462,6 +463,7 @@ void Sessions::Tick() {
   auto at = sessions_.upper_bound(last_counted_);
   for (std::size_t i = 0; i < kCountedPerTick && at != sessions_.end(); ++i, ++at) {
     TakeCountsOf(*at->second);
+    touches_.Look(*at->second);
     LookForLock(*at->second);
   }
   last_counted_ = at == sessions_.end() ? 0 : std::prev(at)->first;
@@ -488,6 +490,11 @@ void Sessions::End(Session& session, LogLevel level, std::string why) {
 
 Task<void> Sessions::Remove(Session& session) {
   co_await Yield();  // whoever ended it may still be using it
+  // What it read last counts as well, of one ring at most: a client that is ended may go on to write there.
+  for (std::size_t taken = 0; taken < wire::kTouchEntries && session.ring.HasTouches();) {
+    taken += touches_.Take(session);
+    co_await Yield();
+  }
   // Asked each time: the others of the owner may end while this one's calls do.
   const auto last_of_owner = [&] { return !owners_.contains(session.caller.owner); };
   co_await store_.SessionEnded(session.caller, last_of_owner());
@@ -497,7 +504,7 @@ Task<void> Sessions::Remove(Session& session) {
     co_await store_.SessionEnded(session.caller, last_of_owner());
   }
   std::erase(active_, &session);
-  std::erase(touched_, session.caller.session);
+  touches_.Forget(session);
   const OwnerToken owner = session.caller.owner;
   sessions_.erase(session.caller.session);
   // Others of the owner that have ended may still have calls in flight.
@@ -608,11 +615,7 @@ void Sessions::Glance(Instant now) {
       Deactivate(at);
       continue;
     }
-    if (session.ring.HasTouches() &&
-        std::find(touched_.begin(), touched_.end(), session.caller.session) == touched_.end()) {
-      touched_.push_back(session.caller.session);
-      if (!Work::linked()) executor().Post(*this);
-    }
+    touches_.Look(session);
     if (now.UsSince(session.last_used) > kActiveUs) {
       session.ring.SetCoreSleeps(true);
       // As before a sleep: either this sees the submission or the client sees the word.
@@ -626,22 +629,6 @@ void Sessions::Glance(Instant now) {
     }
     at++;
   }
-}
-
-void Sessions::Run() {
-  if (touched_.empty()) return;  // the session ended meanwhile
-  std::array<std::uint64_t, kTouchesPerStep> touches;
-  const catalog::SessionId id = touched_.front();
-  auto found = sessions_.find(id);
-  std::size_t count = found->second->ring.TakeTouches(touches, counters_.touches_lost);
-  for (std::size_t i = 0; i < count; ++i) {
-    store_.TouchPlace(static_cast<std::uint32_t>(touches[i] >> 32), static_cast<std::uint32_t>(touches[i]));
-  }
-  counters_.touches += count;
-  touched_.erase(touched_.begin());
-  // Behind the others: there may be no end of them.
-  if (count == touches.size()) touched_.push_back(id);
-  if (!touched_.empty()) executor().Post(*this);
 }
 
 void Sessions::AboutToSleep() {

@@ -30,10 +30,11 @@
 #include "server/parts.h"
 #include "server/peer_credentials.h"
 #include "server/session.h"
+#include "server/touches.h"
 
 namespace cistern::server {
 
-class Sessions final : private io::Poller, private Work {
+class Sessions final : private io::Poller {
  public:
   Sessions(const ServerParts& parts, const ServerOptions& options, ServerCounters& counters,
            CallTimes& times);
@@ -74,7 +75,6 @@ class Sessions final : private io::Poller, private Work {
   static constexpr std::uint32_t kPrefetchedBytes = 4096;  // of a call's arguments
   static constexpr std::uint32_t kPollsPerGlance = 64;     // how seldom touches and idleness are looked at
   static constexpr std::int64_t kActiveUs = 1'000;
-  static constexpr std::size_t kTouchesPerStep = 128;
   static constexpr std::size_t kCountedPerTick = 64;
 
   class Coming;
@@ -110,7 +110,6 @@ class Sessions final : private io::Poller, private Work {
   std::optional<Answer> AnswerAtOnce(Session& session, const wire::Submission& call);
   void Glance(Instant now);
   void Deactivate(std::size_t at);
-  void Run() override;  // takes touches, as a step of its own
 
   io::Loop& loop_;
   store::BlockStore& store_;
@@ -126,6 +125,7 @@ class Sessions final : private io::Poller, private Work {
   Lanes lanes_;
   ServedLane& door_;  // of those who come in
   Closer closer_;
+  Touches touches_;
   TaskGroup tasks_;
 
   std::map<catalog::SessionId, std::unique_ptr<Session>> sessions_;
@@ -143,7 +143,6 @@ class Sessions final : private io::Poller, private Work {
   std::uint32_t polls_ = 0;
   std::uint32_t tried_in_ = 0;  // the poll that last answered a call itself, or tried to
   bool falling_asleep_ = false;
-  std::vector<catalog::SessionId> touched_;  // whose touches are taken next
 };
 
 }  // namespace cistern::server
