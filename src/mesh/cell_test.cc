@@ -121,6 +121,16 @@ TEST_F(CellTest, DropOfWhichAPartWasWrittenIsNotSaidToBeNone) {
   EXPECT_THAT(std::string(ended.error().message()), HasSubstr("some of its keys have been dropped"));
 }
 
+TEST_F(CellTest, MemberWhoseAddressIsAnothersIsNamedByIt) {
+  cell_.Start(cell_.Add("a"));
+  cell_.Add("b").address = member(0).options().address;
+  cell_.Start(node(1));
+  ASSERT_TRUE(cell_.RunUntil(5 * kSecond, [this] { return member(0).state().view.members.size() == 2; }));
+  cell_.RunFor(kSecond);
+  EXPECT_THAT(member(0).WhyApart("b"), HasSubstr("this node itself answers there"));
+  EXPECT_EQ(member(0).reachable(), 0u);
+}
+
 TEST_F(CellTest, DropWaitsForAMemberThatIsCutOffUntilItsMembershipLapses) {
   StartCell(3);
   Put(2, {KeyOf(1)});
