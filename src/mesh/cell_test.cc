@@ -105,6 +105,32 @@ TEST_F(CellTest, DropOfTenThousandKeysIsOneCall) {
   EXPECT_LT(cell_.clock.Now().UsSince(began), 2 * kSecond);  // of simulated time
 }
 
+TEST_F(CellTest, DropOfWhichAPartWasWrittenIsNotSaidToBeNone) {
+  StartCell(2);
+  std::vector<BlockKey> keys;
+  for (std::uint64_t i = 0; i < 60'000; ++i) keys.push_back(KeyOf(i));
+  Put(1, {KeyOf(0)});
+  auto dropping =
+      member(0).Drop(DropOfKeys(name_, keys), DropWait::kApplied, cell_.clock.Now().PlusUs(60 * kSecond));
+  ASSERT_TRUE(cell_.RunUntil(kSecond, [&] { return !Has(1, KeyOf(0)); }));
+  ASSERT_FALSE(dropping.done());
+  cell_.etcd.Deny("a");
+  const auto ended = cell_.loop->BlockOn(std::move(dropping));
+  ASSERT_FALSE(ended.has_value());
+  EXPECT_EQ(ended.error().code(), Code::kTooLate) << ended.error().ToString();
+  EXPECT_THAT(std::string(ended.error().message()), HasSubstr("some of its keys have been dropped"));
+}
+
+TEST_F(CellTest, MemberWhoseAddressIsAnothersIsNamedByIt) {
+  cell_.Start(cell_.Add("a"));
+  cell_.Add("b").address = member(0).options().address;
+  cell_.Start(node(1));
+  ASSERT_TRUE(cell_.RunUntil(5 * kSecond, [this] { return member(0).state().view.members.size() == 2; }));
+  cell_.RunFor(kSecond);
+  EXPECT_THAT(member(0).WhyApart("b"), HasSubstr("this node itself answers there"));
+  EXPECT_EQ(member(0).reachable(), 0u);
+}
+
 TEST_F(CellTest, DropWaitsForAMemberThatIsCutOffUntilItsMembershipLapses) {
   StartCell(3);
   Put(2, {KeyOf(1)});

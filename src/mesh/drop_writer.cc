@@ -113,7 +113,11 @@ Task<Status> DropWriter::Written(std::vector<WaitingPtr> parts, Instant deadline
     }
     if (!part->status.ok()) {
       for (const WaitingPtr& one : parts) std::erase(waiting_, one);
-      co_return part->status;
+      const bool some =
+          std::ranges::any_of(parts, [](const WaitingPtr& one) { return one->done && one->status.ok(); });
+      if (!some) co_return part->status;
+      co_return Status(Code::kTooLate, Text("drop: some of its keys have been dropped, of the others: ",
+                                            part->status.message(), ": ask again"));
     }
   }
   co_return Status();

@@ -283,6 +283,10 @@ Task<Result<std::int64_t>> Peers::Serve(std::unique_ptr<net::Stream> stream) {
   line->connection = std::move(*opened);
   net::ControlConnection& connection = *line->connection;
   const std::uint64_t process_number = connection.other().process_number;
+  if (process_number == process_number_) {
+    tasks_.Spawn(End(std::move(line)));
+    co_return Error(Code::kMismatch, "this node itself answers there; give each member its own");
+  }
   // Who dropped the task has dropped what it was connected to.
   struct Listed {
     Peers& peers;

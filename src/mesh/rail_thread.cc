@@ -201,11 +201,12 @@ std::optional<Answered> RailView::Answering() const {
 
 std::optional<ServedNamespace> RailView::Find(const SharedNamespace& name) const {
   const std::lock_guard lock(mutex_);
-  const auto at = namespaces_.find(name);
-  return at == namespaces_.end() ? std::nullopt : std::optional(at->second);
+  if (namespaces_ == nullptr) return std::nullopt;
+  const auto at = namespaces_->find(name);
+  return at == namespaces_->end() ? std::nullopt : std::optional(at->second);
 }
 
-void RailView::Set(std::optional<Answered> answered, std::map<SharedNamespace, ServedNamespace> namespaces) {
+void RailView::Set(std::optional<Answered> answered, std::shared_ptr<const ServedNamespaces> namespaces) {
   const std::lock_guard lock(mutex_);
   answered_ = answered;
   namespaces_.swap(namespaces);

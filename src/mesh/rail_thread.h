@@ -41,12 +41,12 @@ class RailView final : public ServedView {
  public:
   std::optional<Answered> Answering() const override;
   std::optional<ServedNamespace> Find(const SharedNamespace& name) const override;
-  void Set(std::optional<Answered> answered, std::map<SharedNamespace, ServedNamespace> namespaces);
+  void Set(std::optional<Answered> answered, std::shared_ptr<const ServedNamespaces> namespaces);
 
  private:
   mutable std::mutex mutex_;
   std::optional<Answered> answered_;
-  std::map<SharedNamespace, ServedNamespace> namespaces_;
+  std::shared_ptr<const ServedNamespaces> namespaces_;
 };
 
 // What the threads of a node share. The core's are `store` and `brings`, which a thread reaches by a post.

@@ -67,7 +67,7 @@ Result<std::unique_ptr<RailThreads>> RailThreads::Start(const Parts& parts, cons
 }
 
 void RailThreads::Publish(std::optional<Answered> answered,
-                          std::map<SharedNamespace, ServedNamespace> namespaces) {
+                          std::shared_ptr<const ServedNamespaces> namespaces) {
   common_.view.Set(answered, std::move(namespaces));
 }
 

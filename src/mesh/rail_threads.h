@@ -54,7 +54,7 @@ class RailThreads final : public BlockRails {
   Executor& executor() { return common_.core.executor(); }
 
   // What is served from now on, until the next one.
-  void Publish(std::optional<Answered> answered, std::map<SharedNamespace, ServedNamespace> namespaces);
+  void Publish(std::optional<Answered> answered, std::shared_ptr<const ServedNamespaces> namespaces);
   Task<Status> Read(std::uint64_t peer, std::span<const net::ConstPiece> questions, net::RailSink& sink,
                     Instant deadline) override;
   // Rails to a start of a member that is no more.

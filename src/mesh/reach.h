@@ -111,7 +111,9 @@ class BlockRails {
 struct ServedNamespace {
   std::uint32_t slot = 0;
   std::uint64_t incarnation = 0;
+  friend bool operator==(const ServedNamespace&, const ServedNamespace&) = default;
 };
+using ServedNamespaces = std::map<SharedNamespace, ServedNamespace>;
 
 // What who serves blocks knows of the member, on whatever thread that is: a view of the core's, a moment old.
 class ServedView {

@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::uint32_t kIdsAStep = 4'096;  // of which most have a depth that says they are no samples
 constexpr std::uint32_t kSamplesAStep = 256;
+constexpr std::size_t kTreesBefore = 64;          // those that are no more are forgotten
 constexpr std::size_t kRootsAndHomes = 1u << 16;  // ids of which no block was counted
 
 }  // namespace
@@ -25,10 +26,17 @@ SampleFeed::~SampleFeed() {
   if (listening_) store_.ListenToBlocks(nullptr);
 }
 
+// Of trees that are no more.
+void SampleFeed::ForgetTrees() {
+  if (trees_.size() < 2 * std::size_t{forest_.trees()} + kTreesBefore) return;
+  std::erase_if(trees_, [this](const auto& of) { return forest_.tree(of.first) == nullptr; });
+  std::erase_if(newest_, [this](const auto& newest) { return !trees_.contains(newest.second); });
+}
+
 const SampleFeed::OfTree& SampleFeed::TreeOf(catalog::TreeId tree) {
-  const auto [at, is_new] = trees_.try_emplace(tree);
-  OfTree& of = at->second;
-  if (!is_new) return of;
+  if (const auto known = trees_.find(tree); known != trees_.end()) return known->second;
+  ForgetTrees();
+  OfTree& of = trees_[tree];
   const catalog::IncarnationTree* known = forest_.tree(tree);
   const catalog::NamespaceEntry* entry = known == nullptr ? nullptr : store_.NamespaceAt(known->slot);
   const std::optional<SharedNamespace> name = known == nullptr ? std::nullopt : names_.NameAt(known->slot);
@@ -38,6 +46,7 @@ const SampleFeed::OfTree& SampleFeed::TreeOf(catalog::TreeId tree) {
   of.seed = SampleSeed(history_, *name);
   of.grid = SampleGrid(entry->block_tokens);
   of.group = entry->first_full;
+  newest_[of.seed] = tree;
   return of;
 }
 
@@ -92,9 +101,20 @@ void SampleFeed::Went(catalog::BlockId block, std::uint16_t group) {
   if (of.shared && of.group != group) return;
   if (const std::optional<Sample> sample = SampleOf(block)) {
     --samples_;
-    Tell({*sample, true});
+    if (!HasNamesake(block)) Tell({*sample, true});
   }
   depths_[block] = 0;
+}
+
+// Whether the sample is that of a later block as well: its namespace was dropped, and it was put again before
+// this one was collected. To the others both are one.
+bool SampleFeed::HasNamesake(catalog::BlockId block) {
+  const catalog::Block& b = forest_.block(block);
+  const auto newest = newest_.find(TreeOf(b.tree).seed);
+  if (newest == newest_.end() || newest->second == b.tree) return false;
+  const std::uint64_t key = catalog::HashOfKey(b.tree, b.key_hash());
+  const catalog::BlockId later = forest_.FindKeyHash(newest->second, catalog::HashOfKey(newest->second, key));
+  return later != catalog::kNoId && SampleOf(later).has_value();
 }
 
 void SampleFeed::Tell(const SampleChange& change) {
@@ -110,6 +130,7 @@ Task<void> SampleFeed::Begin(std::uint64_t history) {
   first_kept_ = end() + 1;  // a gap, so that nobody goes on from what was told under another history
   kept_.clear();
   trees_.clear();
+  newest_.clear();
   samples_ = 0;
   history_ = history;
   switches_ = names_.switches();

@@ -52,6 +52,8 @@ class SampleFeed final : public catalog::BlockListener {
   // Of a snapshot, from what the page before said on.
   Task<SnapshotPage> Page(std::uint32_t from);
   std::uint64_t samples() const { return samples_; }
+  // Incarnations of namespaces that it keeps note of.
+  std::size_t trees() const { return trees_.size(); }
 
   void Came(catalog::BlockId block, std::uint16_t group) override;
   void Went(catalog::BlockId block, std::uint16_t group) override;
@@ -68,6 +70,8 @@ class SampleFeed final : public catalog::BlockListener {
     std::uint16_t group = 0;
   };
   const OfTree& TreeOf(catalog::TreeId tree);
+  void ForgetTrees();
+  bool HasNamesake(catalog::BlockId block);
   std::optional<Sample> SampleOf(catalog::BlockId block);
   // The depth of a block that came, from its ancestors; false: more than kLooks of them do not know theirs.
   bool Resolve(catalog::BlockId block);
@@ -80,6 +84,7 @@ class SampleFeed final : public catalog::BlockListener {
   const catalog::Forest& forest_;
   catalog::LazyArray<Depth> depths_;
   std::unordered_map<catalog::TreeId, OfTree> trees_;
+  std::unordered_map<std::uint64_t, catalog::TreeId> newest_;  // of each seed
   std::uint64_t history_ = 0;
   std::uint64_t switches_ = 0;  // of names
   bool listening_ = false;

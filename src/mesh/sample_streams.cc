@@ -151,7 +151,7 @@ void SampleStreams::Heard(std::uint64_t peer, net::ConstPiece payload) {
   // What cannot be read leaves a gap, which the next one shows.
   if (!notice || notice->history != parts_.feed.history() || notice->history == 0) return;
   if (known.snapshot) {
-    known.held_changes += notice->changes.size();
+    known.held_changes += 1 + notice->changes.size();  // one of nothing takes room too
     if (known.held_changes > SampleStreamLimits::kHeldBack) {
       known.again = true;
       known.held_back.clear();

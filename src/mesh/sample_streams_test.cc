@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mesh/sample_streams.h"
 
+#include <deque>
+
 #include "mesh/test_mesh.h"
 
 namespace cistern::mesh {
@@ -31,6 +33,25 @@ class PageLinks final : public PeerLinks {
 
 class SampleStreamsTest : public MeshTest {
  protected:
+  // Blocks 1 to `last` of node 0, as soon as the first sample has gone. Whether others of its remain.
+  Task<bool> PutOnceItGoes(std::uint64_t last) {
+    SampleFeed& feed = *node(0).feed;
+    for (const std::uint64_t before = feed.samples(); feed.samples() >= before;)
+      co_await feed.changed().Wait();
+    std::vector<store::PartWrite> parts;
+    for (std::uint64_t n = 1; n <= last; ++n) {
+      parts.emplace_back().key = store::Key(n);
+      if (n > 1) parts.back().parent = store::Key(n - 1);
+      parts.back().put_id = {2, n};
+      bodies_.push_back(store::Body(n, 512));
+      parts.back().from = bodies_.back();
+    }
+    const catalog::Caller caller{1, {std::byte{1}}};
+    const auto outcomes = co_await node(0).store->Write(caller, slot, std::move(parts), After(1'000'000));
+    for (const auto& outcome : outcomes) EXPECT_TRUE(outcome.status.ok()) << outcome.status.ToString();
+    co_return feed.samples() > 100;
+  }
+  std::deque<std::vector<std::byte>> bodies_;
   void Hear(SampleStreams& streams, std::uint64_t first, std::vector<SampleChange> changes = {}) {
     streams.Heard(5, Encode(SampleNotice{.history = 7, .first = first, .changes = std::move(changes)}));
   }
@@ -57,6 +78,46 @@ TEST_F(SampleStreamsTest, WhatIsToldDuringASnapshotIsAppliedBehindItFromItsCount
   Hear(streams, 12, {{{500, 1}, false}});
   EXPECT_TRUE(index.Holders(500).any());
   EXPECT_EQ(links.asked, 1);
+  loop->BlockOn(streams.Close());
+}
+
+TEST_F(SampleStreamsTest, WhatIsPutAgainWhileItsNamesakeIsStillCollectedIsKnown) {
+  StartNodes(2);
+  PutChain(0, 1, 3'000, 512);
+  auto putting = PutOnceItGoes(16);
+  auto drop = node(0).store->DropNamespace(slot);
+  EXPECT_TRUE(loop->BlockOn(std::move(putting))) << "the collection goes on meanwhile";
+  ASSERT_TRUE(loop->BlockOn(std::move(drop)).has_value());
+  RunFor(100'000);
+  EXPECT_EQ(node(0).feed->samples(), 5u);
+  EXPECT_EQ(node(1).index->entries(), 5u);
+  EXPECT_EQ(BlocksOf(Find(1, 1, 16)), 16u);
+}
+
+TEST_F(SampleStreamsTest, P5NoNoteIsKeptOfNamespacesThatWereDropped) {
+  StartNodes(1);
+  ASSERT_TRUE(RunUntil([&] { return node(0).feed->history() == 7; }));
+  for (std::uint64_t round = 0; round < 200; ++round) {
+    Put(0, 1, std::nullopt);
+    ASSERT_TRUE(loop->BlockOn(node(0).store->DropNamespace(slot)).has_value());
+  }
+  EXPECT_LT(node(0).feed->trees(), 100u);
+}
+
+TEST_F(SampleStreamsTest, P5NoticesOfNothingDuringASnapshotAreBoundedToo) {
+  StartNodes(1);
+  ASSERT_TRUE(RunUntil([&] { return node(0).feed->history() == 7; }));
+  PageLinks links(executor());
+  SampleIndex index({1u << 20, 64});
+  SampleStreams streams({executor(), *node(0).feed, index, links, node(0).rule});
+  streams.Connected(5);
+  Hear(streams, 10);
+  ASSERT_TRUE(RunUntil([&] { return links.asked == 1; }));
+  for (std::size_t i = 0; i <= SampleStreamLimits::kHeldBack; ++i) Hear(streams, 10);
+  links.page = {.history = 7, .as_of = 10, .samples = {{400, 1}}};
+  links.let.Set();
+  ASSERT_TRUE(RunUntil([&] { return index.Holders(400).any(); }));
+  EXPECT_EQ(links.asked, 2) << "what was more than it keeps is asked for anew";
   loop->BlockOn(streams.Close());
 }
 

@@ -57,13 +57,20 @@ void SharedNames::Learn(std::uint32_t slot, const catalog::NamespaceEntry& entry
   changed_.Pulse();
 }
 
-std::map<SharedNamespace, ServedNamespace> SharedNames::Served() const {
-  std::map<SharedNamespace, ServedNamespace> served;
+std::shared_ptr<const ServedNamespaces> SharedNames::Served() const {
+  std::vector<ServedNamespace> now;
+  now.reserve(slots_.size());
   for (const auto& [list_hash, slot] : slots_) {
-    if (IsCurrent(slot) && IsShared(slot))
-      served[{tenant_, list_hash}] = {slot, store_.NamespaceAt(slot)->incarnation};
+    if (IsCurrent(slot) && IsShared(slot)) now.push_back({slot, store_.NamespaceAt(slot)->incarnation});
   }
-  return served;
+  if (served_ != nullptr && now == served_now_) return served_;
+  auto served = std::make_shared<ServedNamespaces>();
+  // An incarnation is one namespace's, so what it is called follows from it.
+  for (const ServedNamespace& one : now)
+    served->emplace_hint(served->end(), SharedNamespace{tenant_, known_[one.slot].list_hash}, one);
+  served_ = std::move(served);
+  served_now_ = std::move(now);
+  return served_;
 }
 
 std::optional<std::uint32_t> SharedNames::DroppedSlotOf(const SharedNamespace& name) const {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -53,8 +54,9 @@ class SharedNames final : public SharedNamespaces {
   }
   // Pulsed when a namespace was looked at for the first time since it came or changed.
   Event& changed() const { return changed_; }
-  // Those that others may read of: their names, and where they are now.
-  std::map<SharedNamespace, ServedNamespace> Served() const;
+  // Those that others may read of: their names, and where they are now. The same as the last time where that
+  // is so: they are asked for at each change of the member, and to list a thousand takes longer than a step.
+  std::shared_ptr<const ServedNamespaces> Served() const;
 
  private:
   struct Known {
@@ -77,7 +79,9 @@ class SharedNames final : public SharedNamespaces {
   mutable std::map<std::array<std::byte, 32>, std::uint32_t> slots_;
   mutable Event changed_;
   mutable std::uint64_t switches_ = 0;
-  std::uint64_t looked_at_ = 0;  // of the store's puts of namespaces
+  mutable std::shared_ptr<const ServedNamespaces> served_;
+  mutable std::vector<ServedNamespace> served_now_;  // what it lists, by list hash
+  std::uint64_t looked_at_ = 0;                      // of the store's puts of namespaces
 };
 
 }  // namespace cistern::mesh

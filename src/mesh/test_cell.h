@@ -36,7 +36,7 @@ inline CellDrop EndOf(const SharedNamespace& name, std::uint64_t conversation) {
 
 // A node: its process may be killed and started again, with what its medium kept.
 struct TestNode {
-  std::string id, host;
+  std::string id, host, address;  // none: where it listens
   std::uint8_t boot = 1;
   ModelMedium medium;
   std::vector<net::CellKey> cell_keys;
@@ -70,6 +70,7 @@ class TestCell {
     MemberOptions options;
     options.id = node.id;
     options.listen = node.host + ":0";
+    options.address = node.address;
     options.boot_id.fill(static_cast<std::byte>(node.boot));
     options.process_number = random_.Next() | 1;
     options.cell_keys = node.cell_keys;
