@@ -347,6 +347,9 @@ class BadInput(CliTest):
         self.assert_says(self.daemon("--memory", "1MiB"), 2, "1MiB", "64MiB")
         self.assert_says(self.daemon("--memory", "4096TiB"), 2, "4096TiB", "above what this host gives")
         self.assert_says(self.daemon("--movers", "100"), 2, "--movers", "100", "64")
+        for only in ("copy", "get", "net"):
+            small = run("cistern", "bench", "--only", only, "--rounds", "1", "--working-set", "64KiB")
+            self.assert_says(small, 2, "--working-set", "64KiB", "16MiB or more")
 
     def test_memory_directory(self) -> None:
         missing = self.directory / "no" / "such"
