@@ -452,8 +452,9 @@ class BadInput(CliTest):
         self.assert_says(sim("--blocks", 4, "--flash-ahead"), 2, "--flash-ahead", "--told-when")
         self.assert_says(sim("--blocks", 4, "--flash-admit", "most"), 2, "most", "reject-first")
         self.assert_says(sim("--blocks", 4, "--flash-blocks", 3), 2, "--flash-blocks", "64")
-        without = run("cistern", "sim", "generated:sessions=4", "--blocks", 4, "--flash-budget", 9)
-        self.assert_says(without, 2, "--flash-budget", "--flash")
+        for flag, value in (("--flash-budget", 9), ("--flash-promote", "all")):
+            without = run("cistern", "sim", "generated:sessions=4", "--blocks", 4, flag, value)
+            self.assert_says(without, 2, flag, "give --flash with them")
         self.assert_says(sim("--blocks", 4, "--told", "--policy", "lru"), 2, "--told", "policy lru", "--policy reuse")
         missing = self.directory / "none.jsonl"
         self.assert_says(run("cistern", "sim", missing, "--blocks", 4, "--flash"), 1, "none.jsonl")
