@@ -63,6 +63,25 @@ void CopyFlag(CommandLine& line, BenchOptions& options) {
             });
 }
 
+// Rows copy blocks of 2 MiB, and halves of what there are.
+constexpr std::uint64_t kRowBytes = 2u << 20, kLeastWorkingSetBytes = 8 * kRowBytes;
+
+void WorkingSetFlag(CommandLine& line, BenchOptions& options) {
+  line.Flag("--working-set", "SIZE", "bytes of blocks for the get rows; default: 1GiB",
+            [&options](std::string_view text) {
+              const Result<std::uint64_t> bytes = ParseSize("--working-set", text);
+              if (!bytes) return bytes.error();
+              if (*bytes < kLeastWorkingSetBytes) {
+                return Status(
+                    Code::kInvalid,
+                    Text("--working-set: ", SizeText(*bytes), " holds too few blocks of ",
+                         SizeText(kRowBytes), ": expected ", SizeText(kLeastWorkingSetBytes), " or more"));
+              }
+              options.working_set_bytes = *bytes / kRowBytes * kRowBytes;
+              return Status();
+            });
+}
+
 std::string GroupNames() {
   std::string names;
   for (const BenchGroup& group : BenchGroups()) names += (names.empty() ? "" : ", ") + group.name;
@@ -84,7 +103,7 @@ int RunBench(int argc, const char* const* argv) {
   line.Text("--only", "GROUP", GroupNames() + "; flash is all of flash-*, cell all of cell-*; default: all",
             &only);
   line.Count("--rounds", "interleaved rounds; default: 9", &options.rounds, 1, 1000);
-  line.Size("--working-set", "bytes of blocks for the get rows; default: 1GiB", &options.working_set_bytes);
+  WorkingSetFlag(line, options);
   line.Count("--blocks", "blocks of the match and restart rows; default: 1000000", &options.million, 2000,
              100'000'000);
   CopyFlag(line, options);

@@ -167,10 +167,12 @@ int RunSim(int argc, const char* const* argv) {
     return Complain("cistern sim",
                     Status(Code::kInvalid, "--far-anywhere says where blocks of --far lie: give it too"));
   }
-  if (!flash && (lower_blocks > 0 || lower_budget > 0 || admit != workload::TierSimOptions().admit)) {
-    return Complain("cistern sim", Status(Code::kInvalid,
-                                          "--flash-blocks, --flash-admit and --flash-budget say what flash "
-                                          "is like: give --flash with them"));
+  if (!flash && (lower_blocks > 0 || lower_budget > 0 || admit != workload::TierSimOptions().admit ||
+                 promote != OpenOptions().flash_promote)) {
+    return Complain("cistern sim",
+                    Status(Code::kInvalid,
+                           "--flash-blocks, --flash-admit, --flash-promote and --flash-budget say what flash "
+                           "is like: give --flash with them"));
   }
   if (ahead && !(flash && told_when)) {
     return Complain("cistern sim", Status(Code::kInvalid,

@@ -122,7 +122,9 @@ void Cluster::Read() {
     return;
   }
   if (!*more) return;
-  const double at_s = static_cast<double>(request.timestamp_ms) / 1e3 / options_.times;
+  if (!first_ms_) first_ms_ = request.timestamp_ms;
+  const std::uint64_t since_ms = request.timestamp_ms - *first_ms_;
+  const double at_s = static_cast<double>(since_ms) / 1e3 / options_.times;
   next_ = std::move(request);
   queue_.Schedule(std::max(at_s, queue_.now_s()), {What::kArrival});
 }

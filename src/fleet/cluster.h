@@ -102,6 +102,7 @@ class Cluster final {
   std::uint64_t active_ = 0;      // jobs, and sessions whose next turn is about to be sent
   std::vector<WorkId> stranded_;  // no node is up for them
   std::optional<workload::Request> next_;
+  std::optional<std::uint64_t> first_ms_;  // of the trace's first request, at which the run begins
   Engine::Ended ended_;
 
   std::vector<Session> sessions_;

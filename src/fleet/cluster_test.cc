@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "base/random.h"
@@ -107,6 +108,27 @@ TEST(Cluster, SameSeedSameResultAndAnotherSeedAnother) {
   EXPECT_GT(first.failures, 0);
   options.seed = 2;
   EXPECT_NE(first, Generated(options, kWork));
+}
+
+// Published traces count from the epoch, or from when their service began.
+TEST(Cluster, WhenATraceBeginsChangesNothing) {
+  ClusterOptions options = Fleet(4);
+  options.fail_every_s = 120;
+  options.repair_s = 20;
+  const auto begun = [&options](std::uint64_t at_ms) {
+    workload::Generator generator(*workload::ParseGeneratorOptions("sessions=100,turns=5,seed=3"));
+    std::optional<std::uint64_t> first_ms;
+    Requests requests([&](workload::Request& request) {
+      if (!*generator.Next(request)) return false;
+      if (!first_ms) first_ms = request.timestamp_ms;
+      request.timestamp_ms += at_ms - *first_ms;
+      return true;
+    });
+    return *RunCluster(options, requests);
+  };
+  const ClusterResult at_zero = begun(0);
+  EXPECT_GT(at_zero.failures, 0);
+  EXPECT_EQ(at_zero, begun(36'000'000));
 }
 
 TEST(Cluster, EveryRequestEndsOnceWithEveryRouterStoreAndPool) {

@@ -35,7 +35,7 @@ struct ClusterResult {
   std::uint64_t peer_hits = 0;  // loaded from another node
   std::uint64_t reused = 0;     // requests that loaded something
 
-  double span_s = 0;  // to the last answer
+  double span_s = 0;  // from the first request to the last answer
   Spread first_token_s;
   Spread per_token_s;               // of answers of more than one token: seconds a token after the first
   std::vector<float> first_tokens;  // in the order of answers

@@ -239,6 +239,7 @@ double Problem::BestSplit() {
   };
   for (const LoadRun& run : runs_) {
     ++work_;
+    if (run.blocks == 0) continue;  // nobody waits for its source
     const LoadSource& source = sources_[run.source];
     double& taken = of_source_[run.source].blocks;
     const double begin = of_source_[run.source].begin + taken * source.us_per_block;

@@ -289,5 +289,23 @@ TEST(Load, NothingMatchedNothingLoaded) {
   EXPECT_EQ(plan.first_token_us, 200);
 }
 
+// A caller that makes a run for each tier has one for a tier with nothing of this prompt as well.
+TEST(Load, RunWithoutBlocksChangesNoPlan) {
+  Random random(31);
+  for (int round = 0; round < 400; ++round) {
+    const Instance in = Drawn(random, round % 2 != 0);
+    Instance with = in;
+    for (int i = 0; i < 3; ++i) {
+      const auto at = static_cast<std::ptrdiff_t>(random.Below(with.runs.size() + 1));
+      const auto source = static_cast<std::uint32_t>(random.Below(with.sources.size()));
+      with.runs.insert(with.runs.begin() + at, LoadRun{0, source});
+    }
+    const LoadPlan plan = with.Plan(), expected = in.Plan();
+    EXPECT_EQ(plan.first_token_us, expected.first_token_us) << round;
+    EXPECT_EQ(plan.worth_us, expected.worth_us) << round;
+    EXPECT_EQ(plan.loads, expected.loads) << round;
+  }
+}
+
 }  // namespace
 }  // namespace cistern::policy

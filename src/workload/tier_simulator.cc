@@ -263,8 +263,8 @@ void TierSimulator::GiveUp(const LowerLog::Given& given) {
     Block& block = blocks_[id];
     if (!block.below || block.region != given.region) continue;
     const policy::LastCopy last{.used = block.used, .has_descendants = block.extended(), .bytes = 1};
-    const bool stays =
-        block.resident ? Wanted(id, false) : policy::KeptAtReclaim(last, kept, log_.region_blocks());
+    const bool stays = block.resident ? kept * 8 < log_.region_blocks() * 7 && Wanted(id, false)
+                                      : policy::KeptAtReclaim(last, kept, log_.region_blocks());
     if (stays) {
       block.region = log_.Append(id, true);
       block.used = false;

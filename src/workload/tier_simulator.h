@@ -67,8 +67,9 @@ struct TierSimResult {
 // less than what would be that. Then all are touched leaf to root.
 //
 // A block is written as it is put or touched, its ancestors before it. Of a region that is given up those
-// stay that lie nowhere else and were used since they were written, or are extended by others; the rest is
-// lost. A block that lies nowhere any more takes what extends it along.
+// stay that lie nowhere else and were used since they were written, or are extended by others, and those in
+// memory that are worth it, of all seven in eight at most; the rest is lost there. A block that lies nowhere
+// any more takes what extends it along.
 //
 // Where a request tells when the next turn comes, its blocks that lie below then are fetched shortly before,
 // and are held in memory until it has come or is late (policy::FetchAhead).

@@ -142,6 +142,18 @@ TEST(TierSimulator, WhatIsLostTakesAlongWhatExtendsIt) {
   EXPECT_EQ(Hits(simulator.result()), before) << "its first block is gone, and so is the rest";
 }
 
+// Else a region that memory holds all of is written again whole, and the log never has room.
+TEST(TierSimulator, FlashSmallerThanMemoryKeepsGivingUpRegions) {
+  for (const SimAdmission admit : kAdmissions) {
+    TierSimulator simulator({.blocks = 200, .admit = admit, .lower_blocks = 64});
+    for (std::uint64_t i = 0; i < 450; ++i) simulator.Submit(Prompt(i, i % 150, 1));
+    const TierSimResult& result = simulator.result();
+    EXPECT_EQ(result.memory_hits, 300u) << ToString(admit);
+    EXPECT_GE(result.written, 150u) << ToString(admit);
+    EXPECT_LE(result.moved, 7 * result.written) << ToString(admit) << ": seven of eight at most stay";
+  }
+}
+
 TEST(TierSimulator, SecondHitWritesWhatIsAskedForAgainAndRejectFirstWhatIsPutAgain) {
   const auto written = [](SimAdmission admit) {
     TierSimulator simulator({.blocks = 4, .admit = admit});

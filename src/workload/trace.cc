@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workload/trace.h"
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "base/format.h"
@@ -54,6 +56,21 @@ Status ReadField(const json::object& object, std::string_view field, std::uint64
   return ReadNumber(*value, [&] { return field; }, most, number);
 }
 
+// An id stands for a block after its prefix, so none is its own prefix.
+Status CheckNoneTwice(const std::vector<std::uint64_t>& ids) {
+  if (std::ranges::is_sorted(ids, std::ranges::less_equal()))
+    return Status();  // as most are, and each greater
+  std::vector<std::uint64_t> sorted = ids;
+  std::ranges::sort(sorted);
+  const auto twice = std::ranges::adjacent_find(sorted);
+  if (twice == sorted.end()) return Status();
+  const auto first = std::ranges::find(ids, *twice);
+  const auto second = std::find(first + 1, ids.end(), *twice);
+  return Status(Code::kInvalid,
+                Text("hash_ids[", second - ids.begin(), "] is ", *twice, ", as hash_ids[",
+                     first - ids.begin(), "] is: expected an id of its own for each block of a prompt"));
+}
+
 Status ReadHashIds(const json::object& object, Request& request) {
   const json::value* value = object.if_contains("hash_ids");
   if (!value) {
@@ -76,7 +93,7 @@ Status ReadHashIds(const json::object& object, Request& request) {
     Status status = ReadNumber((*ids)[i], name, ~std::uint64_t{0}, request.hash_ids[i]);
     if (!status.ok()) return status;
   }
-  return Status();
+  return CheckNoneTwice(request.hash_ids);
 }
 
 Status ReadRequest(const json::object& object, Request& request) {

@@ -2,7 +2,7 @@
 // Traces as JSON lines: {"timestamp": ms, "input_length": tokens, "output_length": tokens,
 // "hash_ids": [block, ...], "session": number}. session may be missing, unknown fields and empty lines are
 // passed over, and a request may name fewer blocks than its input has (published traces leave a partial last
-// block out), never more. Timestamps never go back.
+// block out), never more, and none twice. Timestamps never go back.
 #pragma once
 
 #include <cstdint>

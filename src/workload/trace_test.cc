@@ -93,6 +93,12 @@ TEST(BadInput, WrongTraceValueIsNamedWithItsLimit) {
   EXPECT_EQ(
       Refusal(R"({"timestamp": 1, "input_length": 600, "output_length": 1, "hash_ids": [1, 2, 3]})"),
       "some.jsonl:3: hash_ids has 3 blocks: expected at most 2 for input_length 600 at 512 tokens a block");
+  for (const std::string_view ids : {"[5, 9, 5]", "[5, 5]", "[9, 5, 5]"}) {
+    EXPECT_EQ(
+        Refusal(Text(R"({"timestamp": 1, "input_length": 2000, "output_length": 1, "hash_ids": )", ids, "}")),
+        Text("some.jsonl:3: hash_ids[", ids == "[5, 5]" ? 1 : 2, "] is 5, as hash_ids[",
+             ids[1] == '5' ? 0 : 1, "] is: expected an id of its own for each block of a prompt"));
+  }
   EXPECT_EQ(
       Refusal(R"({"timestamp": 1, "input_length": 1, "output_length": 1, "hash_ids": [], "session": "a"})"),
       "some.jsonl:3: session is \"a\": expected a whole number from 0 to 18446744073709551615");

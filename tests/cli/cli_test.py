@@ -347,6 +347,9 @@ class BadInput(CliTest):
         self.assert_says(self.daemon("--memory", "1MiB"), 2, "1MiB", "64MiB")
         self.assert_says(self.daemon("--memory", "4096TiB"), 2, "4096TiB", "above what this host gives")
         self.assert_says(self.daemon("--movers", "100"), 2, "--movers", "100", "64")
+        for only in ("copy", "get", "net"):
+            small = run("cistern", "bench", "--only", only, "--rounds", "1", "--working-set", "64KiB")
+            self.assert_says(small, 2, "--working-set", "64KiB", "16MiB or more")
 
     def test_memory_directory(self) -> None:
         missing = self.directory / "no" / "such"
@@ -449,8 +452,9 @@ class BadInput(CliTest):
         self.assert_says(sim("--blocks", 4, "--flash-ahead"), 2, "--flash-ahead", "--told-when")
         self.assert_says(sim("--blocks", 4, "--flash-admit", "most"), 2, "most", "reject-first")
         self.assert_says(sim("--blocks", 4, "--flash-blocks", 3), 2, "--flash-blocks", "64")
-        without = run("cistern", "sim", "generated:sessions=4", "--blocks", 4, "--flash-budget", 9)
-        self.assert_says(without, 2, "--flash-budget", "--flash")
+        for flag, value in (("--flash-budget", 9), ("--flash-promote", "all")):
+            without = run("cistern", "sim", "generated:sessions=4", "--blocks", 4, flag, value)
+            self.assert_says(without, 2, flag, "give --flash with them")
         self.assert_says(sim("--blocks", 4, "--told", "--policy", "lru"), 2, "--told", "policy lru", "--policy reuse")
         missing = self.directory / "none.jsonl"
         self.assert_says(run("cistern", "sim", missing, "--blocks", 4, "--flash"), 1, "none.jsonl")
