@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import struct
@@ -44,6 +45,17 @@ class WhatANodeDoes(CliTest):
         get = subprocess.run(limited, capture_output=True, timeout=TIMEOUT_S, check=False)
         self.assert_says(get, 1, f"file {file} cannot be written: ", "File too large")
         self.assertFalse(file.exists())
+
+    def test_a_get_leaves_a_file_that_it_may_not_open(self) -> None:
+        node = self.node()
+        self.assert_says(node.cistern("put", "--namespace", "demo", KEYS[0], "-", stdin=b"kv"), 0)
+        program = self.directory / "program"  # nobody may write to one that runs, root neither
+        shutil.copy(shutil.which("cat") or "", program)
+        with subprocess.Popen([program], stdin=subprocess.PIPE) as running:
+            get = node.cistern("get", "--namespace", "demo", KEYS[0], program)
+            self.assert_says(get, 1, f"file {program} cannot be written: ", "Text file busy")
+            self.assertTrue(program.exists())
+            running.communicate()
 
     def test_what_is_printed_is_there_or_the_program_fails(self) -> None:
         node = self.node()
