@@ -402,6 +402,15 @@ class BadInput(CliTest):
         self.assert_says(self.daemon(*where, "--socket", "/tmp/" + "x" * 120), 2, "107")
         self.assert_says(run("cistern", "status", "--socket", self.directory / "none"), 1, str(self.directory / "none"))
 
+    def test_what_is_empty_is_not_taken_for_what_was_left_out(self) -> None:
+        for words in (("cistern", "forget", "--tenant", "nobodys", "--memory-dir", ""),
+                      ("cistern", "config", "--check", ""),
+                      ("cistern", "config", "--file", ""), ("cistern", "doctor", "--config", ""),
+                      ("cisternd", "--check", "--config", ""), ("cistern", "status", "--socket", ""),
+                      ("cistern", "put", "--namespace", "demo", "--parent", "", KEYS[0], "-")):
+            flag = words[words.index("") - 1]
+            self.assert_says(run(*words, stdin=b""), 2, words[0], f"{flag}: is empty")
+
     def test_keys_and_bodies(self) -> None:
         node = self.node()
         put = ("put", "--namespace", "demo")
