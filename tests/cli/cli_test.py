@@ -411,6 +411,11 @@ class BadInput(CliTest):
             flag = words[words.index("") - 1]
             self.assert_says(run(*words, stdin=b""), 2, words[0], f"{flag}: is empty")
 
+    def test_a_block_that_may_not_live_is_refused(self) -> None:
+        for ttl in ("0s", "1us"):
+            put = run("cistern", "put", "--namespace", "demo", "--ttl", ttl, KEYS[0], "-", stdin=b"kv")
+            self.assert_says(put, 2, "--ttl: the least is 1s")
+
     def test_keys_and_bodies(self) -> None:
         node = self.node()
         put = ("put", "--namespace", "demo")
