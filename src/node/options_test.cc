@@ -207,6 +207,20 @@ TEST(FlashOptions, AVolumeIsAPathAndMayHaveASize) {
   EXPECT_EQ(options.flash[3].size_bytes, 1ull << 30);
 }
 
+TEST(FlashOptions, AColonOfThePathIsNotTakenForThatOfASize) {
+  const std::string device = "/dev/disk/by-path/pci-0000:01:00.0-nvme-1";
+  for (const std::string& path : {device, std::string("/mnt/slot:0/data")}) {
+    NodeOptions options;
+    for (const std::string& text : {path, path + ":1GiB"}) {
+      const Status status = SetNodeOption(options, "--flash", "flash", text);
+      ASSERT_TRUE(status.ok()) << Message(status);
+      EXPECT_EQ(options.flash.back().path, path);
+    }
+    EXPECT_EQ(options.flash[0].size_bytes, 0u);
+    EXPECT_EQ(options.flash[1].size_bytes, 1ull << 30);
+  }
+}
+
 TEST(FlashOptions, InTheFileTheyAreAListAndNumbersAndSwitchesToo) {
   NodeOptions options;
   Status status = ApplyConfigText(options,
