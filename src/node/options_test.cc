@@ -89,6 +89,22 @@ TEST(NodeOptions, ABrokenLineIsNamedAndChangesNothing) {
   }
 }
 
+// A path would end at a NUL, and a comment would go on past the line's end of an editor that writes CR alone.
+TEST(NodeOptions, ALineWithAControlCharacterIsRefused) {
+  for (const std::string_view broken :
+       {std::string_view("memory_dir = \"/dev/shm/a\0b\"\n", 28), std::string_view("# a node\rmovers = 3\r"),
+        std::string_view("tenant = \"a\" # \x1b[31m\n"),
+        std::string_view("[[quota]]\rnamespace = \"a\"\n")}) {
+    NodeOptions options;
+    const Status status = ApplyConfigText(options, "movers = 2\n" + std::string(broken), "c.toml");
+    EXPECT_EQ(status.code(), Code::kInvalid) << broken;
+    EXPECT_THAT(Message(status), HasSubstr("c.toml:2: ")) << broken;
+    EXPECT_EQ(options.movers, 1u) << broken;
+  }
+  NodeOptions options;
+  EXPECT_TRUE(ApplyConfigText(options, "movers = 2 \t# a\tb\r\n\r\n", "c.toml").ok());
+}
+
 TEST(NodeOptions, SizeWithoutUnitIsRefused) {
   NodeOptions options;
   Status status = SetNodeOption(options, "--memory", "memory", "1024");
