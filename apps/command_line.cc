@@ -88,9 +88,11 @@ void CommandLine::Switch(std::string_view flag, std::string_view help, bool* on)
 
 void CommandLine::Text(std::string_view flag, std::string_view value, std::string_view help,
                        std::string* text) {
-  Flag(flag, value, help, [text](std::string_view given) {
+  Flag(flag, value, help, [text, flag = std::string(flag)](std::string_view given) {
     *text = given;
-    return Status();
+    return given.empty()
+               ? Status(Code::kInvalid, cistern::Text(flag, ": is empty; give one, or leave it out"))
+               : Status();
   });
 }
 

@@ -32,6 +32,7 @@ class CommandLine {
   // May be given several times: `set` gets each in turn.
   void Flags(std::string_view flag, std::string_view value, std::string_view help, Set set);
   void Switch(std::string_view flag, std::string_view help, bool* on);
+  // An empty one, as a variable of a script that was not set, is refused and not taken for the default.
   void Text(std::string_view flag, std::string_view value, std::string_view help, std::string* text);
   void Count(std::string_view flag, std::string_view help, std::uint64_t* count, std::uint64_t least,
              std::uint64_t most);

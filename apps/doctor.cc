@@ -65,6 +65,25 @@ Result<std::string> AskNode(const Prompt& prompt) {
   return store->StatusJson(static_cast<std::int64_t>(prompt.deadline_us));
 }
 
+// Of a node that could not be asked: where one listens, to start one is no way out.
+doctor::Finding Unasked(const Status& why) {
+  doctor::Finding finding{
+      .name = "node",
+      .verdict = Verdict::kWarning,
+      .value = why.ToString(),
+      .limit = "a node that answers",
+      .mend = "start one (systemctl start cisternd, or cisternd &), or name its --socket"};
+  if (why.code() == Code::kTooLate) {
+    finding.verdict = Verdict::kProblem;
+    finding.mend =
+        "its log's last lines say what it does; where it does not go on, end it and start it again: what "
+        "was put is still there";
+  } else if (why.code() != Code::kGone) {
+    finding.mend = "ask as a user that it trusts, with its --tenant, and by cistern of its release";
+  }
+  return finding;
+}
+
 // The settings that the host is judged for: those of the file, else those of the node that runs, else the
 // defaults.
 node::NodeOptions Wanted(const std::optional<node::NodeOptions>& configured,
@@ -126,11 +145,7 @@ int RunDoctor(int argc, const char* const* argv) {
     if (configured) configured = options;
     std::ranges::move(doctor::FindingsOfNode(*status, *facts, configured), std::back_inserter(findings));
   } else {
-    findings.push_back({.name = "node",
-                        .verdict = Verdict::kWarning,
-                        .value = status.error().ToString(),
-                        .limit = "a node that answers",
-                        .mend = "start one (systemctl start cisternd, or cisternd &), or name its --socket"});
+    findings.push_back(Unasked(status.error()));
   }
   prompt.json ? PrintJson(findings) : Print(findings);
   return CountOf(findings, Verdict::kProblem) == 0 ? kExitOk : kExitFailed;

@@ -39,12 +39,14 @@ int RunGet(int argc, const char* const* argv) {
                       Status(Code::kIoError, Text("standard output cannot be written: ", ErrnoText(errno))));
     }
   } else {
+    errno = 0;
     std::ofstream file(path, std::ios::binary);
+    const bool opened = file.is_open();  // else what lies there is none of this call's
     file.write(reinterpret_cast<const char*>(bytes->data()), static_cast<std::streamsize>(bytes->size()));
     if (!file.flush()) {
       const std::string why = ErrnoText(errno);
       std::error_code ignored;
-      if (std::filesystem::is_regular_file(path, ignored)) std::filesystem::remove(path, ignored);
+      if (opened && std::filesystem::is_regular_file(path, ignored)) std::filesystem::remove(path, ignored);
       return Complain("cistern get",
                       Status(Code::kIoError, Text("file ", path, " cannot be written: ", why)));
     }

@@ -3,6 +3,7 @@
 
 #include "base/format.h"
 #include "base/nearest.h"
+#include "base/units.h"
 
 namespace cistern {
 
@@ -14,7 +15,15 @@ void Prompt::AddTo(CommandLine& line, bool with_namespace) {
             "whose node it may be beside this user's and root's; any: whoever listens there; default: none",
             &connect.node_user);
   line.Text("--tenant", "NAME", "tenant; default: default", &connect.tenant);
-  line.Duration("--deadline", "how long the call may take; default: 10s", &deadline_us);
+  line.Flag("--deadline", "DURATION",
+            "how long the call may take, and before it the connection; default: 10s",
+            [this](std::string_view text) {
+              const Result<std::uint64_t> us = ParseDurationUs("--deadline", text);
+              if (!us) return us.error();
+              deadline_us = *us;
+              connect.deadline_us = static_cast<std::int64_t>(*us);
+              return Status();
+            });
   line.Switch("--json", "one JSON object on stdout", &json);
   if (!with_namespace) return;
   line.Text("--namespace", "NAME",

@@ -38,6 +38,13 @@ Result<std::vector<std::byte>> ReadFile(const std::string& path) {
   }
 }
 
+Status CheckTtl(std::uint64_t ttl_us) {
+  if (ttl_us < 1'000'000) return Status(Code::kInvalid, "--ttl: the least is 1s; leave it out for no limit");
+  if (ttl_us / 1'000'000 <= UINT32_MAX) return Status();
+  return Status(Code::kInvalid, Text("--ttl: ", DurationText(ttl_us), " is over the limit of ", UINT32_MAX,
+                                     "s; leave it out for no limit"));
+}
+
 }  // namespace
 
 int RunPut(int argc, const char* const* argv) {
@@ -48,7 +55,12 @@ int RunPut(int argc, const char* const* argv) {
                    "  cistern put --namespace demo 00112233445566778899aabbccddeeff kv.bin");
   prompt.AddTo(line, true);
   line.Text("--parent", "KEY", "the block before it in its chain; default: none", &parent_hex);
-  line.Duration("--ttl", "how long it may live; default: no limit", &ttl_us);
+  line.Flag("--ttl", "DURATION", "how long it may live; default: no limit", [&ttl_us](std::string_view text) {
+    const Result<std::uint64_t> us = ParseDurationUs("--ttl", text);
+    if (!us) return us.error();
+    ttl_us = *us;
+    return CheckTtl(ttl_us);
+  });
   line.Argument("KEY", "key, 2 to 64 hexadecimal digits", &key_hex);
   line.Argument("FILE", "what to store; - is standard input", &path);
   if (auto exit = line.Parse(argc, argv)) return *exit;
@@ -60,15 +72,6 @@ int RunPut(int argc, const char* const* argv) {
     Result<BlockKey> given = BlockKey::FromHex(parent_hex);
     if (!given) return Complain("cistern put", given.error());
     parent = *given;
-  }
-  if (ttl_us != 0 && ttl_us < 1'000'000) {
-    return Complain("cistern put",
-                    Status(Code::kInvalid, "--ttl: the least is 1s; leave it out for no limit"));
-  }
-  if (ttl_us / 1'000'000 > UINT32_MAX) {
-    return Complain("cistern put",
-                    Status(Code::kInvalid, Text("--ttl: ", DurationText(ttl_us), " is over the limit of ",
-                                                UINT32_MAX, "s; leave it out for no limit")));
   }
   Result<std::vector<std::byte>> bytes = ReadFile(path);
   if (!bytes) return Complain("cistern put", bytes.error());

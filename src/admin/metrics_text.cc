@@ -39,16 +39,18 @@ bool NumberOf(const MetricValue& value, double& number) {
 }
 
 void AppendLabelValue(std::string& out, std::string_view text) {
-  for (const char c : text) {
-    if (c == '\\' || c == '"') {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    const auto byte = static_cast<unsigned char>(c);
+    // What is not printable stays a value of its own, and the text stays UTF-8; so does what looks like it.
+    if ((byte < 0x20 && c != '\n') || byte >= 0x7f || text.substr(i).starts_with("\\x")) {
+      char hex[8];
+      std::snprintf(hex, sizeof(hex), "\\\\x%02x", byte);
+      out += hex;
+    } else if (c == '\\' || c == '"') {
       (out += '\\') += c;
     } else if (c == '\n') {
       out += "\\n";
-    } else if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) {
-      // What is not printable stays a value of its own, and the text stays UTF-8.
-      char hex[8];
-      std::snprintf(hex, sizeof(hex), "\\\\x%02x", static_cast<unsigned char>(c));
-      out += hex;
     } else {
       out += c;
     }

@@ -54,6 +54,21 @@ TEST(MetricsText, WordsAreLabelsOfOneLineAndAreEscaped) {
             "{\"node\":{\"socket\":\"a\\\"b\\\\c\\u000ad\\u00ff\",\"loop\":\"epoll\"}}");
 }
 
+// Two lines of one name and the same labels are a scrape that Prometheus complains of, and half of it is
+// lost.
+TEST(MetricsText, ANameThatLooksLikeAnotherEscapedIsNotTheOther) {
+  MetricRegistry registry;
+  registry.Add("flash", Rows("device"));
+  MetricSnapshot snapshot;
+  snapshot.tables = {{{std::string("a\xff"), std::string(), std::int64_t{1'000'000}},
+                      {std::string("a\\xff"), std::string(), std::int64_t{2'000'000}},
+                      {std::string("a\\\\xff"), std::string(), std::int64_t{3'000'000}}}};
+  const std::string text = MetricsText(registry, snapshot);
+  EXPECT_THAT(text, HasSubstr("cistern_device_wait_seconds{path=\"a\\\\xff\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("cistern_device_wait_seconds{path=\"a\\\\x5cxff\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("cistern_device_wait_seconds{path=\"a\\\\\\\\x5cxff\"} 3\n"));
+}
+
 TEST(MetricsText, APathInUtf8IsTheSamePathInStatus) {
   MetricRegistry registry;
   registry.Add("node", {"socket", MetricKind::kText, "where"}, [] { return MetricValue(); });

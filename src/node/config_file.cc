@@ -215,6 +215,19 @@ Status ApplyLine(NodeOptions& options, std::vector<std::string>& seen, std::stri
   return setting != nullptr ? Status() : SetNodeOption(options, key, key, "");
 }
 
+// As TOML has it, a tab alone. A path would end at a NUL, and a comment take in the lines behind it where
+// each ends with a CR alone.
+Status CheckCharacters(std::string_view line) {
+  if (line.ends_with('\r')) line.remove_suffix(1);
+  const auto found = std::ranges::find_if(
+      line, [](char c) { return (static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7f; });
+  if (found == line.end()) return Status();
+  return Status(Code::kInvalid,
+                Text("byte ", found - line.begin() + 1, " of the line is the control character ",
+                     Hex(static_cast<unsigned char>(*found)), "; take it out",
+                     *found == '\r' ? ", and end each line with LF or CR LF" : ""));
+}
+
 // By descriptor: a stream throws where the path is a directory, which a mount of a file that was not there
 // makes.
 Result<std::string> ReadConfigFile(const std::string& path) {
@@ -251,6 +264,8 @@ Status ApplyConfigText(NodeOptions& options, std::string_view text, const std::s
     std::size_t end = std::min(text.find('\n'), text.size());
     const std::string at = Text(origin, ":", number);
     const std::string_view line = text.substr(0, end);
+    if (Status status = CheckCharacters(line); !status.ok())
+      return Status(status.code(), Text(at, ": ", status.message()));
     if (QuotaTables::IsHeader(line)) {
       if (std::ranges::find(seen, "quota") != seen.end())
         return Status(Code::kInvalid, Text(at, ": quota is set twice, as a line and as [[quota]]; keep one"));

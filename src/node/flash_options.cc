@@ -15,6 +15,11 @@ namespace {
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
+// Begins as a size does, and has nothing that no size has: /dev/disk/by-path has colons before digits too.
+bool IsMeantAsSize(std::string_view text) {
+  return !text.empty() && IsDigit(text.front()) && text.find_first_of("-_/:") == std::string_view::npos;
+}
+
 Result<std::uint64_t> ParseRate(std::string_view name, std::string_view text, std::string_view per,
                                 std::string_view example) {
   if (text.ends_with(per)) return ParseSize(name, text.substr(0, text.size() - per.size()));
@@ -38,7 +43,7 @@ Status CheckPolicies(const OpenOptions& options) {
 Status AddFlashVolume(std::string_view name, std::string_view text, std::vector<FlashVolume>& volumes) {
   FlashVolume volume{.path = std::string(text)};
   const std::size_t colon = text.rfind(':');
-  if (colon != std::string_view::npos && colon + 1 < text.size() && IsDigit(text[colon + 1])) {
+  if (colon != std::string_view::npos && IsMeantAsSize(text.substr(colon + 1))) {
     Result<std::uint64_t> size = ParseSize(name, text.substr(colon + 1));
     if (!size) return size.error();
     volume.path = text.substr(0, colon);

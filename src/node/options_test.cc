@@ -89,6 +89,22 @@ TEST(NodeOptions, ABrokenLineIsNamedAndChangesNothing) {
   }
 }
 
+// A path would end at a NUL, and a comment would go on past the line's end of an editor that writes CR alone.
+TEST(NodeOptions, ALineWithAControlCharacterIsRefused) {
+  for (const std::string_view broken :
+       {std::string_view("memory_dir = \"/dev/shm/a\0b\"\n", 28), std::string_view("# a node\rmovers = 3\r"),
+        std::string_view("tenant = \"a\" # \x1b[31m\n"),
+        std::string_view("[[quota]]\rnamespace = \"a\"\n")}) {
+    NodeOptions options;
+    const Status status = ApplyConfigText(options, "movers = 2\n" + std::string(broken), "c.toml");
+    EXPECT_EQ(status.code(), Code::kInvalid) << broken;
+    EXPECT_THAT(Message(status), HasSubstr("c.toml:2: ")) << broken;
+    EXPECT_EQ(options.movers, 1u) << broken;
+  }
+  NodeOptions options;
+  EXPECT_TRUE(ApplyConfigText(options, "movers = 2 \t# a\tb\r\n\r\n", "c.toml").ok());
+}
+
 TEST(NodeOptions, SizeWithoutUnitIsRefused) {
   NodeOptions options;
   Status status = SetNodeOption(options, "--memory", "memory", "1024");
@@ -205,6 +221,20 @@ TEST(FlashOptions, AVolumeIsAPathAndMayHaveASize) {
   EXPECT_EQ(options.flash[2].path, "/mnt/with:colon");
   EXPECT_EQ(options.flash[3].path, "/mnt/with:colon");
   EXPECT_EQ(options.flash[3].size_bytes, 1ull << 30);
+}
+
+TEST(FlashOptions, AColonOfThePathIsNotTakenForThatOfASize) {
+  const std::string device = "/dev/disk/by-path/pci-0000:01:00.0-nvme-1";
+  for (const std::string& path : {device, std::string("/mnt/slot:0/data")}) {
+    NodeOptions options;
+    for (const std::string& text : {path, path + ":1GiB"}) {
+      const Status status = SetNodeOption(options, "--flash", "flash", text);
+      ASSERT_TRUE(status.ok()) << Message(status);
+      EXPECT_EQ(options.flash.back().path, path);
+    }
+    EXPECT_EQ(options.flash[0].size_bytes, 0u);
+    EXPECT_EQ(options.flash[1].size_bytes, 1ull << 30);
+  }
 }
 
 TEST(FlashOptions, InTheFileTheyAreAListAndNumbersAndSwitchesToo) {

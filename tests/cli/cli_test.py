@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import struct
@@ -44,6 +45,17 @@ class WhatANodeDoes(CliTest):
         get = subprocess.run(limited, capture_output=True, timeout=TIMEOUT_S, check=False)
         self.assert_says(get, 1, f"file {file} cannot be written: ", "File too large")
         self.assertFalse(file.exists())
+
+    def test_a_get_leaves_a_file_that_it_may_not_open(self) -> None:
+        node = self.node()
+        self.assert_says(node.cistern("put", "--namespace", "demo", KEYS[0], "-", stdin=b"kv"), 0)
+        program = self.directory / "program"  # nobody may write to one that runs, root neither
+        shutil.copy(shutil.which("cat") or "", program)
+        with subprocess.Popen([program], stdin=subprocess.PIPE) as running:
+            get = node.cistern("get", "--namespace", "demo", KEYS[0], program)
+            self.assert_says(get, 1, f"file {program} cannot be written: ", "Text file busy")
+            self.assertTrue(program.exists())
+            running.communicate()
 
     def test_what_is_printed_is_there_or_the_program_fails(self) -> None:
         node = self.node()
@@ -392,6 +404,20 @@ class BadInput(CliTest):
         self.assert_says(self.daemon(*where, "--socket", node.socket), 1, str(node.socket))
         self.assert_says(self.daemon(*where, "--socket", "/tmp/" + "x" * 120), 2, "107")
         self.assert_says(run("cistern", "status", "--socket", self.directory / "none"), 1, str(self.directory / "none"))
+
+    def test_what_is_empty_is_not_taken_for_what_was_left_out(self) -> None:
+        for words in (("cistern", "forget", "--tenant", "nobodys", "--memory-dir", ""),
+                      ("cistern", "config", "--check", ""),
+                      ("cistern", "config", "--file", ""), ("cistern", "doctor", "--config", ""),
+                      ("cisternd", "--check", "--config", ""), ("cistern", "status", "--socket", ""),
+                      ("cistern", "put", "--namespace", "demo", "--parent", "", KEYS[0], "-")):
+            flag = words[words.index("") - 1]
+            self.assert_says(run(*words, stdin=b""), 2, words[0], f"{flag}: is empty")
+
+    def test_a_block_that_may_not_live_is_refused(self) -> None:
+        for ttl in ("0s", "1us"):
+            put = run("cistern", "put", "--namespace", "demo", "--ttl", ttl, KEYS[0], "-", stdin=b"kv")
+            self.assert_says(put, 2, "--ttl: the least is 1s")
 
     def test_keys_and_bodies(self) -> None:
         node = self.node()

@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import unittest
 from typing import Any
@@ -113,6 +114,24 @@ class Doctor(OperateTest):
         config.write_bytes(b'memory = "64MiB"\nmemory_dir = "' + bytes(self.directory) + b'/m\xff"\n')
         said = run("cistern", "doctor", "--config", config, "--socket", self.directory / "none", "--json")
         self.assertIn("/m?", findings(said)["memory_dir"][0]["value"])
+
+    def test_a_node_that_is_there_is_not_to_be_started(self) -> None:
+        node = self.node()
+        said = node.cistern("doctor", "--tenant", "another", "--json")
+        [denied] = findings(said)["node"]
+        self.assertIn("denied", denied["value"])
+        self.assertIn("--tenant", denied["mend"])
+        self.assertNotIn("start one", denied["mend"])
+        silent = self.directory / "silent"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(str(silent))
+            listener.listen()
+            said = run("cistern", "doctor", "--socket", silent, "--deadline", "1ms", "--json")
+        [late] = findings(said)["node"]
+        self.assertIn("too_late", late["value"])
+        self.assertEqual(late["verdict"], "problem")
+        self.assertIn("start it again", late["mend"])
+        self.assertEqual(said.returncode, 1)
 
     def test_no_node_is_a_warning_and_a_broken_file_wrong_usage(self) -> None:
         said = run("cistern", "doctor", "--socket", self.directory / "none", "--json")
