@@ -44,8 +44,9 @@ class DeviceRegions final {
 
   std::uint64_t id = 0;  // 0: it is not formatted
   std::uint64_t size_bytes = 0;
-  bool forgotten = true;    // the owner knows no location on it any more
-  std::uint32_t users = 0;  // tasks that hold on to it: DeviceUse
+  bool forgotten = true;        // the owner knows no location on it any more
+  std::uint64_t taken_out = 0;  // how often, by hand
+  std::uint32_t users = 0;      // tasks that hold on to it: DeviceUse
 
   // ---- the regions ----
   void SetRegions(std::uint32_t first, std::uint32_t count);

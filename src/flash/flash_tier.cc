@@ -151,6 +151,7 @@ Status FlashTier::TakeOut(const std::string& path) {
   DeviceRegions* device = media_->Find(path);
   if (device == nullptr)
     return Status(Code::kMiss, Text("flash device ", path, ": there is none of this path"));
+  ++device->taken_out;
   device->device().GoOut("it was taken out by hand");
   return Status();
 }

@@ -390,6 +390,7 @@ Task<Status> DeviceOpener::BringBack(std::string path) {
   Status status = MayComeBack(device);
   if (!status.ok()) co_return status;
   DeviceUse use(device);  // once at a time
+  const std::uint64_t taken_out = device.taken_out;
   device.device().CloseFile();
   auto probe = co_await Probe(at);
   status = probe ? CheckProbe(at, *probe) : probe.error();
@@ -406,6 +407,9 @@ Task<Status> DeviceOpener::BringBack(std::string path) {
     device.Reset(device.first() + i);
     if (i % 256 == 255) co_await Yield();
   }
+  if (device.taken_out != taken_out) {
+    co_return Status(Code::kInvalid, Text("flash device ", path, ": was taken out again meanwhile"));
+  }
   device.device().Begin(std::move(probe->file));
   status = co_await Format(device, media_.Random());
   if (!status.ok()) {
@@ -415,6 +419,10 @@ Task<Status> DeviceOpener::BringBack(std::string path) {
   for (std::uint32_t i = 0; i < device.count(); ++i) {
     device.Settle(device.first() + i);
     if (i % 256 == 255) co_await Yield();
+  }
+  if (!device.in_service()) {
+    co_return Status(Code::kIoError,
+                     Text("flash device ", path, ": is out of service again: ", device.device().why()));
   }
   media_.log().Log(LogLevel::kInfo, "flash device ", path, ": is back in service, formatted anew");
   co_return Status();

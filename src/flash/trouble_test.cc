@@ -296,6 +296,25 @@ TEST(FlashTrouble, OneLineSaysWhichWhyAndTheWayBack) {
   world.Ended();
 }
 
+TEST(FlashTrouble, ADeviceThatIsTakenOutWhileItIsBroughtBackStaysOut) {
+  // After each number of turns that bringing it back takes.
+  bool back_first = false;
+  for (int turns = 0; !back_first; ++turns) {
+    SCOPED_TRACE(turns);
+    Two world(12);
+    ASSERT_TRUE(world->tier->TakeOut("/flash0").ok());
+    Task<Status> back = world->tier->BringBack("/flash0");
+    for (int i = 0; i < turns && !back.done(); ++i) world.loop->Turn();
+    back_first = back.done();
+    EXPECT_TRUE(world->tier->TakeOut("/flash0").ok());
+    EXPECT_EQ(world.loop->BlockOn(std::move(back)).ok(), back_first);
+    EXPECT_FALSE(world.InService(0));
+    world.loop->RunUntilIdle();
+    world.ExpectItComesBack();
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
 // The loop's own limit is nobody's fault: what finds it reached waits.
 TEST(FlashTrouble, ALoopAtItsLimitOfOperationsCostsNoDevice) {
   World world(10, TestOptions(1));

@@ -5,7 +5,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <memory>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -82,12 +86,15 @@ class KeptMovers final : public Movers {
  public:
   void Submit(MoverJob& job) override { jobs.push_back(&job); }
   void DoAll() {
-    while (!jobs.empty()) {
-      MoverJob& job = *jobs.front();
-      jobs.erase(jobs.begin());
-      job.Move(words_);
-      job.Run();
-    }
+    while (DoOne()) continue;
+  }
+  bool DoOne() {
+    if (jobs.empty()) return false;
+    MoverJob& job = *jobs.front();
+    jobs.erase(jobs.begin());
+    job.Move(words_);
+    job.Run();
+    return true;
   }
   std::vector<MoverJob*> jobs;
 
@@ -182,6 +189,53 @@ TEST(StagingTest, R6AnAreaStaysAndCountsUntilTheLastWriteLetGo) {
   EXPECT_EQ(pool.used_bytes(), 0u);
   EXPECT_TRUE(make(600'000));
   loop->BlockOn(background.Quiet(loop->executor()));
+}
+
+// Pages of all staging that this process has a descriptor of.
+std::uint64_t StagingPages() {
+  std::uint64_t bytes = 0;
+  for (const auto& fd : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;  // the iterator's own
+    const std::string name = std::filesystem::read_symlink(fd.path(), gone).string();
+    struct stat found;
+    if (name.find("cistern-staging") != std::string::npos && stat(fd.path().c_str(), &found) == 0)
+      bytes += static_cast<std::uint64_t>(found.st_blocks) * 512;
+  }
+  return bytes;
+}
+
+TEST(StagingTest, P5WhatIsMadeInTheRoomOfALargeAreaWaitsForItsPages) {
+  KeptMovers movers;
+  SerialMovers background(movers);
+  SystemClock clock;
+  Executor executor(clock);
+  constexpr std::uint64_t kBudget = 8u << 20;
+  StagingPool pool(background, kBudget);
+  std::uint64_t most = 0;
+  const auto turn = [&] {
+    movers.DoOne();
+    while (executor.RunReady(1) > 0) continue;
+    most = std::max(most, StagingPages());
+  };
+  Task<Result<std::shared_ptr<StagingArea>>> large = pool.Make(executor, kBudget);
+  while (!large.done()) turn();
+  std::shared_ptr<StagingArea> area = *large.Take();
+  const Fd client = area->TakeFd();
+  EXPECT_EQ(StagingPages(), kBudget);
+  area.reset();
+  std::vector<Task<Result<std::shared_ptr<StagingArea>>>> small;
+  for (std::uint64_t i = 0; i < 8; ++i) small.push_back(pool.Make(executor, kBudget / 8));
+  const auto all_made = [&] {
+    return std::ranges::all_of(small, [](const auto& one) { return one.done(); });
+  };
+  for (int turns = 0; turns < 1000 && !all_made(); ++turns) turn();
+  ASSERT_TRUE(all_made());
+  std::vector<std::shared_ptr<StagingArea>> made;
+  for (auto& one : small) made.push_back(*one.Take());
+  EXPECT_EQ(StagingPages(), kBudget);
+  EXPECT_EQ(most, kBudget);
+  made.clear();
+  movers.DoAll();
 }
 
 }  // namespace

@@ -69,23 +69,27 @@ class Making final {
 // Deletes itself when all is done.
 class Freeing final : public MoverJob {
  public:
-  Freeing(Movers& movers, SharedMemory memory, Pages pages)
-      : movers_(movers), memory_(std::move(memory)), freed_(pages == Pages::kTaken ? 0 : size()) {}
+  Freeing(Movers& movers, SharedMemory memory, Pages pages, PagesFreed freed)
+      : movers_(movers),
+        memory_(std::move(memory)),
+        at_(pages == Pages::kTaken ? 0 : size()),
+        freed_(std::move(freed)) {}
   ~Freeing() override = default;
 
   void Move(arena::Words&) override {
-    if (freed_ >= size()) {
+    if (at_ >= size()) {
       SharedMemory(std::move(memory_));
       return;
     }
-    std::byte* const from = memory_.mapping.data() + freed_;
-    const std::uint64_t piece = std::min(kFreedBytes, size() - freed_);
+    std::byte* const from = memory_.mapping.data() + at_;
+    piece_ = std::min(kFreedBytes, size() - at_);
     // Only of what may be written to. Refused: the pages go with the last who maps them.
-    if (mprotect(from, piece, PROT_READ | PROT_WRITE) == 0)
-      static_cast<void>(madvise(from, piece, MADV_REMOVE));
-    freed_ += piece;
+    if (mprotect(from, piece_, PROT_READ | PROT_WRITE) == 0)
+      static_cast<void>(madvise(from, piece_, MADV_REMOVE));
+    at_ += piece_;
   }
   void Run() override {
+    if (const std::uint64_t bytes = std::exchange(piece_, 0); bytes > 0 && freed_) freed_(bytes);
     if (memory_.mapping.data() != nullptr) return movers_.Submit(*this);
     delete this;
   }
@@ -95,7 +99,9 @@ class Freeing final : public MoverJob {
 
   Movers& movers_;
   SharedMemory memory_;
-  std::uint64_t freed_;
+  std::uint64_t at_;
+  std::uint64_t piece_ = 0;
+  PagesFreed freed_;
 };
 
 }  // namespace
@@ -114,8 +120,9 @@ Task<Result<SharedMemory>> MakeSharedMemory(Executor&, Movers& movers, std::stri
   co_return Error(std::move(making.error()));
 }
 
-void FreeSharedMemory(Movers& movers, SharedMemory memory, Pages pages) {
-  if (memory.mapping.data() != nullptr) movers.Submit(*new Freeing(movers, std::move(memory), pages));
+void FreeSharedMemory(Movers& movers, SharedMemory memory, Pages pages, PagesFreed freed) {
+  if (memory.mapping.data() == nullptr) return;
+  movers.Submit(*new Freeing(movers, std::move(memory), pages, std::move(freed)));
 }
 
 }  // namespace cistern::memory

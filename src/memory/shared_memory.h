@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "base/task.h"
@@ -26,6 +27,8 @@ Task<Result<SharedMemory>> MakeSharedMemory(Executor& executor, Movers& movers, 
 // Unmaps it; nothing of the node's uses it any more. The movers are borrowed until their jobs are done.
 // kTaken: whoever else still maps it loses the pages, too, and finds zeros; no descriptor is needed for that.
 enum class Pages : std::uint8_t { kTaken, kLeft };
-void FreeSharedMemory(Movers& movers, SharedMemory memory, Pages pages);
+// Told on the core of each piece of kTaken once its pages are free.
+using PagesFreed = std::move_only_function<void(std::uint64_t bytes)>;
+void FreeSharedMemory(Movers& movers, SharedMemory memory, Pages pages, PagesFreed freed = {});
 
 }  // namespace cistern::memory

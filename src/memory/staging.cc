@@ -7,10 +7,14 @@
 
 namespace cistern::memory {
 
-// What is made next with its bytes is made behind it, by the same movers.
 StagingArea::~StagingArea() {
   pool_.used_bytes_ -= bytes_;
-  FreeSharedMemory(pool_.movers_, std::move(memory_), Pages::kTaken);
+  pool_.ending_->bytes += memory_.mapping.size();
+  FreeSharedMemory(pool_.movers_, std::move(memory_), Pages::kTaken,
+                   [ending = pool_.ending_](std::uint64_t bytes) {
+                     ending->bytes -= bytes;
+                     ending->fewer.Pulse();
+                   });
 }
 
 std::span<const std::byte> StagingArea::Range(std::uint64_t offset, std::uint64_t bytes) const {
@@ -29,6 +33,8 @@ Task<Result<std::shared_ptr<StagingArea>>> StagingPool::Make(Executor& executor,
   const std::uint64_t whole = arena::RoundUp(bytes, arena::kUnitBytes);
   used_bytes_ += whole;
   std::shared_ptr<StagingArea> area(new StagingArea(*this, whole));
+  // The movers free and make a piece at a time, in turns.
+  while (used_bytes_ + ending_->bytes > budget_bytes_) co_await ending_->fewer.Wait();
   Result<SharedMemory> memory =
       co_await MakeSharedMemory(executor, movers_, "cistern-staging", whole, Access::kRead);
   if (!memory) co_return Error(std::move(memory.error()));

@@ -9,6 +9,7 @@
 #include <span>
 #include <utility>
 
+#include "base/event.h"
 #include "base/task.h"
 #include "cistern/status.h"
 #include "memory/shared_memory.h"
@@ -52,7 +53,8 @@ class StagingPool final {
   StagingPool& operator=(const StagingPool&) = delete;
 
   // `bytes` is rounded up to pages. kInvalid for 0; kBusy past the budget, with what is left of it, or when
-  // the host has no room. Counted from the call on.
+  // the host has no room. Counted from the call on. Where areas that ended have pages yet that would be over
+  // the budget with these, it waits until they are free.
   Task<Result<std::shared_ptr<StagingArea>>> Make(Executor& executor, std::uint64_t bytes);
 
   std::uint64_t budget_bytes() const { return budget_bytes_; }
@@ -60,9 +62,16 @@ class StagingPool final {
 
  private:
   friend class StagingArea;
+  // Pages of areas that have ended; who frees them may outlive the pool.
+  struct Ending {
+    std::uint64_t bytes = 0;
+    Event fewer;
+  };
+
   Movers& movers_;
   const std::uint64_t budget_bytes_;
   std::uint64_t used_bytes_ = 0;
+  const std::shared_ptr<Ending> ending_ = std::make_shared<Ending>();
 };
 
 }  // namespace cistern::memory

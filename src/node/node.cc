@@ -633,6 +633,8 @@ Task<Result<std::uint64_t>> Node::Core::Resize(std::uint64_t memory_bytes) {
   if (Status status = CheckMemoryBytes(options_, memory_bytes); !status.ok()) co_return Error(status);
   const Result<std::uint32_t> headers = co_await CheckMemory(memory_bytes);
   if (!headers) co_return Error(headers.error());
+  // A reload may have brought other reserves meanwhile.
+  if (Status status = CheckMemoryBytes(options_, memory_bytes); !status.ok()) co_return Error(status);
   SetMemory(*headers);
   options_.memory_bytes = memory_bytes;
   options_.origins["memory"] = "cistern admin memory";

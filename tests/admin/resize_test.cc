@@ -209,6 +209,21 @@ TEST(Resize, WhatCannotBeIsRefusedAndNothingChanges) {
   EXPECT_EQ(StatusNumber(store, "wanted_bytes"), before);
 }
 
+// Whichever of the two the node takes first, its memory has what its quotas reserve.
+TEST(Resize, BesideAReloadMemoryHasWhatTheQuotasReserve) {
+  RealNode node(128 * kMiB);
+  Store store = node.Connect();
+  node::NodeOptions with = node.Options();
+  with.quotas = {{.pattern = "x", .reserve_bytes = 90 * kMiB}};
+  for (int round = 0; round < 30 && !HasFailure(); ++round) {
+    ASSERT_TRUE(node.Reload(node.Options()).has_value());
+    std::thread reload([&] { EXPECT_TRUE(node.Reload(with).has_value()); });
+    (void)store.ResizeMemory(72 * kMiB);
+    reload.join();
+    ASSERT_GE(StatusNumber(store, "wanted_bytes"), 90 * kMiB) << "round " << round;
+  }
+}
+
 TEST(Resize, AReloadWithAnotherSizeIsTheSame) {
   RealNode node(128 * kMiB);
   Store store = node.Connect();
