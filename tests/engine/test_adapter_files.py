@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -208,3 +209,19 @@ def test_connection_says_what_its_session_lacks_until_it_has_it() -> None:
         assert kept.session is not None and len(kept.session.namespaces) == 2
     finally:
         kept.close()
+
+
+def test_adapter_whose_files_cannot_be_named_or_read_ends_no_engine(
+    connection: OneConnection, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = tmp_path / "adapter"
+    write_adapter(place, b"one")
+    (place / os.fsdecode(b"\xff.bin")).write_bytes(b"two")
+    side = ready()
+    connection.store.blocks = 0
+    add(side, "odd", adapter=Adapter("odd", 1, str(place), False))
+    until(lambda: side.match("odd", 0) == (0, False) or join(side))
+    assert side._requests["odd"].planned.may_save
+    add(side, "wrong", adapter=Adapter("wrong", 2, None, False))  # type: ignore[arg-type]
+    until(lambda: side.match("wrong", 0) == (0, False))
+    assert not side._requests["wrong"].planned.may_save and "share no KV" in caplog.text

@@ -48,8 +48,9 @@ class AdaptedRequests:
             return False
         try:
             namespace = self._namespace(tracked.adapter.result())
-        except (UnknownIdentity, OSError) as error:
-            self._warn(f"requests of this adapter share no KV: {error}")
+        except Exception as error:  # of any kind: the engine goes on
+            why = str(error) if isinstance(error, (UnknownIdentity, OSError)) else repr(error)
+            self._warn(f"requests of this adapter share no KV: {why}")
         else:
             tracked.planned.namespace = namespace
             tracked.planned.may_save, tracked.planned.may_load = tracked.may
