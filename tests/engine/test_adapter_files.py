@@ -14,7 +14,7 @@ import pytest
 from harness import WATCHDOG_S
 from scheduler_side import SIZE, OneConnection, add, join, ready, until
 
-from cistern import Busy
+from cistern import Busy, Missed
 from cistern.engine.adapters import Adapters
 from cistern.engine.connection import Connection
 from cistern.engine.files import UnknownIdentity
@@ -225,3 +225,27 @@ def test_adapter_whose_files_cannot_be_named_or_read_ends_no_engine(
     add(side, "wrong", adapter=Adapter("wrong", 2, None, False))  # type: ignore[arg-type]
     until(lambda: side.match("wrong", 0) == (0, False))
     assert not side._requests["wrong"].planned.may_save and "share no KV" in caplog.text
+
+
+def test_drop_at_reset_goes_on_behind_a_namespace_that_is_dropped_already(
+    connection: OneConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an operator or a neighbour, or by this call itself, which is repeated where the node was late."""
+    side = ready(on_reset="drop")
+    monkeypatch.setattr(Adapters, "digest", lambda self, adapter: adapter.name)
+    add(side, "lora", adapter=Adapter("lora", 1, "/nowhere", False))
+    until(lambda: side.match("lora", 0) != (None, False) or join(side))
+    session = connection.session
+    assert session is not None and len(session.namespaces) == 2
+    dropped: list[object] = []
+
+    def drop(namespace: object, **more: object) -> None:
+        if namespace is session.namespaces[0]:
+            raise Missed("the namespace was dropped")
+        dropped.append(namespace)
+
+    monkeypatch.setattr(connection.store, "drop_namespace", drop)
+    side.reset()
+    for work in connection.work:
+        work(session)
+    assert dropped == session.namespaces[1:]

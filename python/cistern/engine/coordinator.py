@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .. import Chain
+from .. import Chain, Missed
 from .adapted import AdaptedRequests
 from .changes import WeightChanges
 from .connection import CALL_US, MAX_LATE_CALLS, Connection
@@ -640,4 +641,5 @@ class Coordinator:
 def _drop_namespaces(of: Session, now: Session) -> None:
     if now.store is of.store:
         for namespace in of.namespaces:
-            now.store.drop_namespace(namespace, deadline_us=CALL_US)
+            with contextlib.suppress(Missed):  # somebody dropped it already
+                now.store.drop_namespace(namespace, deadline_us=CALL_US)
