@@ -18,6 +18,7 @@ from cistern import Busy, Missed
 from cistern.engine.adapters import Adapters
 from cistern.engine.connection import Connection
 from cistern.engine.files import UnknownIdentity
+from cistern.engine.orders import RankReport, SaveReport
 from cistern.engine.request import Adapter
 from cistern.engine.session import Session, SessionSpec
 from cistern.vllm import updates
@@ -249,3 +250,28 @@ def test_drop_at_reset_goes_on_behind_a_namespace_that_is_dropped_already(
     for work in connection.work:
         work(session)
     assert dropped == session.namespaces[1:]
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_blocks_of_an_adapter_replaced_before_its_engine_loaded_it_never_show(
+    connection: OneConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
+) -> None:
+    """An engine loads an adapter with the first step that needs it, or anew when it had no room for it meanwhile: long
+    after the request came, whose look at the files says under which name it is shared."""
+    place, published = tmp_path / "adapter", []
+    write_adapter(place, b"one")
+    monkeypatch.setattr(connection.store, "publish", lambda namespace, puts, **more: published.extend(puts))
+    side = ready()
+    connection.store.blocks = 0
+    add(side, "lora", adapter=Adapter("lora", 1, str(place), False))
+    until(lambda: side.match("lora", 0) == (0, False) or join(side))
+    if replaced:
+        write_adapter(place, b"two, longer")
+    orders = side.step_orders({"lora": 4 * SIZE + 1})
+    (order,) = orders.saves
+    side.handle_reports([RankReport(0, orders.step, saves=[SaveReport(0, order.id, len(order.keys))])], set())
+    assert connection.session is not None
+    for work in connection.work:
+        work(connection.session)
+    abandoned = [put for _, puts in connection.store.abandoned for put in puts]
+    assert (abandoned if replaced else published) == order.put_ids[0] and not (published if replaced else abandoned)

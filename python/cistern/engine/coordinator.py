@@ -554,7 +554,8 @@ class Coordinator:
         for order in orders:
             self._pool.reference(self._plan.referenced(order.id))
             if session is not None:
-                self._written.ordered(order.id, session, order.namespace)
+                look = self._adapted.look(self._requests.get(self._plan.request_of(order.id)))
+                self._written.ordered(order.id, session, order.namespace, look)
         if self._listener is not None:
             for order in orders:
                 tracked = self._requests.get(self._plan.request_of(order.id))
