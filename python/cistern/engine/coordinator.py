@@ -260,9 +260,13 @@ class Coordinator:
         del self._requests[request_id]
         self._plan.end(request_id)
         planned = tracked.planned
-        session = self.connection.session if known else None
-        if tracked.ends_after is not None and session is not None and planned.namespace < len(session.namespaces):
-            self._conversations.end(Ending(session, planned.namespace, planned.conversation, tracked.ends_after))
+        if tracked.ends_after is not None and known:
+            self._conversations.end(
+                Ending(
+                    self.connection.session, self._shared.specified, planned.namespace, planned.conversation,
+                    tracked.ends_after,
+                )
+            )
         self._conversations.settle()
         if not planned.loaded_tokens:
             return None
