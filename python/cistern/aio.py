@@ -270,21 +270,24 @@ class Transfers:
         self.transfers = transfers
         self._loop = asyncio.get_running_loop()
         self._reports: dict[int, Done] = {}
-        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._waiting: dict[int, asyncio.Future[Done]] = {}
+        """Each for all who await that transfer."""
         self._loop.add_reader(transfers.event_fd(), self._arrived)
 
     def _arrived(self) -> None:
         for done in self.transfers.poll():
             self._reports[done.id] = done
             future = self._waiting.pop(done.id, None)
-            if future is not None and not future.done():
-                future.set_result(None)
+            if future is not None:
+                future.set_result(done)
 
     async def of(self, id: int) -> Done:
-        """The transfer's report, which it gives once."""
+        """The transfer's report, which it gives once, to all who await it then."""
         if id not in self._reports:
-            future = self._waiting[id] = self._loop.create_future()
-            await future
+            future = self._waiting.get(id) or self._waiting.setdefault(id, self._loop.create_future())
+            done = await asyncio.shield(future)  # one who gives up gives up nothing of the others
+            self._reports.pop(id, None)
+            return done
         return self._reports.pop(id)
 
     async def close(self) -> None:

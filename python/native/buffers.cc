@@ -44,7 +44,7 @@ bool HasMemory(nb::handle object) {
 nb::object SequenceOf(nb::handle object, const ArgumentName& name) {
   if (PyUnicode_Check(object.ptr()) || PyBytes_Check(object.ptr()) || !PySequence_Check(object.ptr()))
     Throw(Code::kInvalid, Text(name.text(), " is of type ", TypeName(object), ", a sequence is needed"));
-  nb::object items = nb::steal(PySequence_Fast(object.ptr(), "a sequence is needed"));
+  nb::object items = nb::steal(PySequence_Tuple(object.ptr()));
   if (!items.is_valid()) throw nb::python_error();
   return items;
 }

@@ -34,7 +34,8 @@ struct ArgumentName {
 // Whether Hold could take it: it has the buffer protocol or __dlpack__.
 bool HasMemory(nb::handle object);
 
-// Its items, to be read with PySequence_Fast_*. Throws kInvalid where it is no sequence, or a text.
+// Its items as a tuple, to be read with PySequence_Fast_*: who looks at one may run Python code, which may
+// change a list. Throws kInvalid where it is no sequence, or a text.
 nb::object SequenceOf(nb::handle object, const ArgumentName& name);
 
 // Holds the object's memory: it neither moves nor goes while this lives. Made and ended with the GIL.

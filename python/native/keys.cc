@@ -26,10 +26,11 @@ BlockKey KeyIn(nb::handle object, const ArgumentName& name) {
   return *key;
 }
 
-// Calls `each(item, place)` for a list or tuple at once, for another sequence by the way of a list.
+// Calls `each(item, place)`, which runs no Python code, for a list or tuple at once, for another sequence by
+// the way of a tuple.
 template <class Each>
 std::size_t ForEach(nb::handle sequence, std::string_view name, Each each) {
-  nb::object fast = SequenceOf(sequence, {name});
+  nb::object fast = PyList_CheckExact(sequence.ptr()) ? nb::borrow(sequence) : SequenceOf(sequence, {name});
   const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(fast.ptr()));
   PyObject** items = PySequence_Fast_ITEMS(fast.ptr());
   for (std::size_t i = 0; i < count; ++i) each(nb::handle(items[i]), i, count);

@@ -40,11 +40,13 @@ class PendingOf final : public PendingPuts {
   bool Ready() override { return !ticket_ || ticket_->ready(); }
   nb::object Finish() override {
     if (!ticket_) Throw(Code::kInvalid, "this call's answer was taken already");
+    // Of this thread alone, while another one may ask for it or whether it is there.
+    std::optional<Ticket<T>> ticket = std::exchange(ticket_, std::nullopt);
     std::optional<Result<T>> result;
     {
       const WithoutGil without;
-      result.emplace(ticket_->Wait());
-      ticket_.reset();
+      result.emplace(ticket->Wait());
+      ticket.reset();
     }
     return convert_(std::move(*result));
   }

@@ -186,3 +186,25 @@ def test_closing_a_store_again_leaves_the_number_of_its_descriptor_to_its_new_ow
             os.close(descriptor)
 
     go(work())
+
+
+def test_tasks_that_await_one_transfer_all_have_its_report(node: Node) -> None:
+    async def work() -> None:
+        async with await aio.connect(node.socket) as store:
+            namespace = await store.attach(SPEC)
+            pages = cistern.Pages.over([bytearray(4000)], [(0, 0, 400, 400)], 10)
+            reports = aio.Transfers(cistern.Transfers(store))
+            node.stop()
+            save = reports.transfers.submit_save(
+                namespace, KEYS[:5], pages, range(5), held=False, deadline_us=10 * FOREVER_US
+            )
+            waiting = [asyncio.ensure_future(reports.of(save)) for _ in range(3)]
+            await asyncio.sleep(0)
+            waiting[1].cancel()
+            await asyncio.wait(waiting[1:2])
+            node.go_on()
+            first, last = await asyncio.gather(waiting[0], waiting[2])
+            assert first == last and first.ok
+            await reports.close()
+
+    go(work())

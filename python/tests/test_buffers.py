@@ -174,3 +174,36 @@ def test_a_range_says_which_of_its_numbers_is_wrong(store: cistern.Store, namesp
 def test_a_message_does_not_end_at_a_zero_byte(node: object, store: cistern.Store) -> None:
     with pytest.raises(cistern.Invalid, match="tenant \"a\0b\" has 3 bytes"):
         cistern.Store.connect(node.socket, tenant="a\0b")  # type: ignore[attr-defined]
+
+
+class Clears:
+    """An item that empties the list in which it lies when it is looked at."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    def __getattr__(self, name: str) -> Any:
+        self.items.clear()
+        raise AttributeError(name)
+
+    def __index__(self) -> int:
+        self.items.clear()
+        return 1
+
+
+def test_a_list_that_changes_while_it_is_looked_at_ends_nothing_but_the_call(
+    store: cistern.Store, namespace: cistern.Namespace
+) -> None:
+    """What an item's own code does, or another thread meanwhile."""
+    keys, pages = [bytes([i]) * 32 for i in range(100)], cistern.Pages.over([bytearray(400)], [(0, 0, 4, 4)], 100)
+    with cistern.Transfers(store) as transfers:
+        for use in (
+            lambda items: store.write(namespace, keys, items), lambda items: store.read(namespace, keys, items),
+            lambda items: store.write(namespace, keys[:1], [items]),
+            lambda items: store.read(namespace, keys[:1], [items]),
+            lambda items: transfers.submit_load(namespace, keys, pages, items),
+        ):  # fmt: skip
+            items: list[Any] = []
+            items += [Clears(items) for _ in keys]
+            with pytest.raises(cistern.Invalid):
+                use(items)

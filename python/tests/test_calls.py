@@ -8,9 +8,11 @@ import pathlib
 import subprocess
 import threading
 import time
+from queue import SimpleQueue
+from typing import Any
 
 import pytest
-from conftest import Node
+from conftest import FOREVER_US, TIMEOUT_S, Node
 
 import cistern
 
@@ -382,3 +384,23 @@ def test_what_an_engine_reports_adds_up_in_the_nodes_metrics(node: Node, store: 
     while (engines := other.status()["engines"])["promised_tokens"] < 520:
         pass
     assert engines == {"promised_tokens": 520, "delivered_tokens": 500, "saved_us": 3_000_000, "spent_us": 250_000}
+
+
+def test_answer_of_a_pending_match_is_given_to_one_of_two_threads(node: Node) -> None:
+    with node.connect() as store:
+        namespace = store.attach(cistern.NamespaceSpec({"model": "pending"}))
+        node.stop()
+        pending = store.begin_match(namespace, KEYS, deadline_us=FOREVER_US)
+        said: SimpleQueue[Any] = SimpleQueue()
+
+        def take() -> None:
+            try:
+                said.put(pending.result())
+            except cistern.Error as error:
+                said.put(error)
+
+        for _ in range(2):
+            threading.Thread(target=take, daemon=True).start()
+        assert isinstance(said.get(timeout=TIMEOUT_S), cistern.Invalid)  # at once: the other one waits for the node
+        node.go_on()
+        assert said.get(timeout=TIMEOUT_S).blocks == 0

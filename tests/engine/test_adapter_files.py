@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +14,11 @@ import pytest
 from harness import WATCHDOG_S
 from scheduler_side import SIZE, OneConnection, add, join, ready, until
 
-from cistern import Busy
+from cistern import Busy, Missed
 from cistern.engine.adapters import Adapters
 from cistern.engine.connection import Connection
 from cistern.engine.files import UnknownIdentity
+from cistern.engine.orders import RankReport, SaveReport
 from cistern.engine.request import Adapter
 from cistern.engine.session import Session, SessionSpec
 from cistern.vllm import updates
@@ -208,3 +210,68 @@ def test_connection_says_what_its_session_lacks_until_it_has_it() -> None:
         assert kept.session is not None and len(kept.session.namespaces) == 2
     finally:
         kept.close()
+
+
+def test_adapter_whose_files_cannot_be_named_or_read_ends_no_engine(
+    connection: OneConnection, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = tmp_path / "adapter"
+    write_adapter(place, b"one")
+    (place / os.fsdecode(b"\xff.bin")).write_bytes(b"two")
+    side = ready()
+    connection.store.blocks = 0
+    add(side, "odd", adapter=Adapter("odd", 1, str(place), False))
+    until(lambda: side.match("odd", 0) == (0, False) or join(side))
+    assert side._requests["odd"].planned.may_save
+    add(side, "wrong", adapter=Adapter("wrong", 2, None, False))  # type: ignore[arg-type]
+    until(lambda: side.match("wrong", 0) == (0, False))
+    assert not side._requests["wrong"].planned.may_save and "share no KV" in caplog.text
+
+
+def test_drop_at_reset_goes_on_behind_a_namespace_that_is_dropped_already(
+    connection: OneConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an operator or a neighbour, or by this call itself, which is repeated where the node was late."""
+    side = ready(on_reset="drop")
+    monkeypatch.setattr(Adapters, "digest", lambda self, adapter: adapter.name)
+    add(side, "lora", adapter=Adapter("lora", 1, "/nowhere", False))
+    until(lambda: side.match("lora", 0) != (None, False) or join(side))
+    session = connection.session
+    assert session is not None and len(session.namespaces) == 2
+    dropped: list[object] = []
+
+    def drop(namespace: object, **more: object) -> None:
+        if namespace is session.namespaces[0]:
+            raise Missed("the namespace was dropped")
+        dropped.append(namespace)
+
+    monkeypatch.setattr(connection.store, "drop_namespace", drop)
+    side.reset()
+    for work in connection.work:
+        work(session)
+    assert dropped == session.namespaces[1:]
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_blocks_of_an_adapter_replaced_before_its_engine_loaded_it_never_show(
+    connection: OneConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
+) -> None:
+    """An engine loads an adapter with the first step that needs it, or anew when it had no room for it meanwhile: long
+    after the request came, whose look at the files says under which name it is shared."""
+    place, published = tmp_path / "adapter", []
+    write_adapter(place, b"one")
+    monkeypatch.setattr(connection.store, "publish", lambda namespace, puts, **more: published.extend(puts))
+    side = ready()
+    connection.store.blocks = 0
+    add(side, "lora", adapter=Adapter("lora", 1, str(place), False))
+    until(lambda: side.match("lora", 0) == (0, False) or join(side))
+    if replaced:
+        write_adapter(place, b"two, longer")
+    orders = side.step_orders({"lora": 4 * SIZE + 1})
+    (order,) = orders.saves
+    side.handle_reports([RankReport(0, orders.step, saves=[SaveReport(0, order.id, len(order.keys))])], set())
+    assert connection.session is not None
+    for work in connection.work:
+        work(connection.session)
+    abandoned = [put for _, puts in connection.store.abandoned for put in puts]
+    assert (abandoned if replaced else published) == order.put_ids[0] and not (published if replaced else abandoned)

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 from harness import WATCHDOG_S
-from scheduler_side import FACTS, SIZE, Clock, Listener, OneConnection, OneRequest, Pool, add, ready
+from scheduler_side import FACTS, SIZE, Clock, Listener, OneConnection, OneRequest, OneStore, Pool, add, ready
 
 import cistern.engine.connection as connection_module
 import cistern.engine.coordinator as coordinator_module
 from cistern import MatchResult
+from cistern.engine import options
 from cistern.engine.connection import Connection
 from cistern.engine.coordinator import Coordinator
 from cistern.engine.orders import LoadOrder, RankReport, SaveOrder, SaveReport, StepOrders
@@ -297,3 +298,47 @@ def test_request_that_waits_while_nothing_runs_gets_pages_of_a_hung_copy(
     assert side.match("asks", 0) == (0, False)
     assert steps(0.5 * coordinator_module.WAITING_ROOM_S) == []
     assert steps(coordinator_module.WAITING_ROOM_S) == sorted(hung.pages[0])
+
+
+def test_conversation_that_ends_while_its_node_is_away_ends_when_that_is_back(connection: OneConnection) -> None:
+    """Its blocks are there again, in a node that was started anew, and so is what its end was asked for."""
+    side, ends = ready(), []
+
+    def back() -> None:
+        assert before is not None
+        store: Any = OneStore()
+        store.end_conversation = lambda namespace, name, **more: ends.append((namespace, name))
+        store.touch = store.report = lambda *given, **more: None
+        connection.session = Session(before.spec, store, [object()])
+
+    def ended(name: str, **more: Any) -> None:
+        side.add_request(OneRequest(name), options.RequestParameters(**more))
+        side.end_request(name, ([*range(1, 6)],))
+
+    def work() -> None:
+        for one in connection.work:
+            assert connection.session is not None
+            one(connection.session)
+        connection.work.clear()
+
+    before, connection.session = connection.session, None
+    ended("ends", conversation="away", end_conversation=True)
+    back()
+    ended("asks", conversation="lost", end_conversation=True)
+    connection.work.clear()  # the node goes before it is asked
+    back()
+    ended("next")
+    work()
+    assert connection.session is not None
+    assert sorted(ends) == [(connection.session.namespaces[0], name) for name in ("away", "lost")]
+    back()
+    ended("last")
+    work()
+    assert len(ends) == 2
+    connection.session = None
+    ended("ends", conversation="former", end_conversation=True)
+    back()
+    side.reset()
+    ended("fresh")
+    work()
+    assert len(ends) == 2  # another generation has none of its blocks

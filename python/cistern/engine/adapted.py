@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
+from functools import partial
 
 from .adapters import Adapters
 from .files import UnknownIdentity
@@ -47,15 +48,24 @@ class AdaptedRequests:
         if not wait([tracked.adapter], wait_s).done:
             return False
         try:
-            namespace = self._namespace(tracked.adapter.result())
-        except (UnknownIdentity, OSError) as error:
-            self._warn(f"requests of this adapter share no KV: {error}")
+            tracked.digest = tracked.adapter.result()
+            namespace = self._namespace(tracked.digest)
+        except Exception as error:  # of any kind: the engine goes on
+            why = str(error) if isinstance(error, (UnknownIdentity, OSError)) else repr(error)
+            self._warn(f"requests of this adapter share no KV: {why}")
         else:
             tracked.planned.namespace = namespace
             tracked.planned.may_save, tracked.planned.may_load = tracked.may
             self._holds(tracked, namespace)
         tracked.adapter, tracked.first_asked = None, 0.0
         return True
+
+    def look(self, tracked: TrackedRequest | None) -> Callable[[], Future[bool]] | None:
+        """What finds out whether the adapter that the engine has loaded for a request is the one whose namespace its
+        blocks are put in; None for the base model's. An engine loads an adapter with the step that needs it, long after
+        the request came."""
+        adapter = tracked.request.adapter if tracked is not None else None
+        return partial(self._adapters.ask_again, adapter, tracked.digest) if tracked and adapter else None
 
     def forget(self) -> None:
         """The engine was reset: namespaces are others from now on."""

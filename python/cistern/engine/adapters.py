@@ -36,6 +36,11 @@ class Adapters:
         self._reading[number] = self._reads.submit(self.digest, adapter)
         return self._reading[number]
 
+    def ask_again(self, adapter: Adapter, digest: str) -> Future[bool]:
+        """Whether an adapter's files are still those of this digest, found out beside: then whatever the engine has
+        loaded for it meanwhile is."""
+        return self._looks.submit(self._is_still, adapter, digest)
+
     def close(self) -> None:
         self._looks.close()
         self._reads.close()
@@ -70,6 +75,9 @@ class Adapters:
                 f"{adapter.number}"
             )
         return known[0]
+
+    def _is_still(self, adapter: Adapter, digest: str) -> bool:
+        return self._known.get(adapter.number) == (digest, _state(adapter))
 
     def _digest(self, adapter: Adapter) -> str:
         files, rules = weights_digest(Path(adapter.path)), " ".join(filter(None, (self._applied, adapter.form)))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .. import Chain
+from .. import Chain, Missed
 from .adapted import AdaptedRequests
 from .changes import WeightChanges
 from .connection import CALL_US, MAX_LATE_CALLS, Connection
@@ -259,9 +260,13 @@ class Coordinator:
         del self._requests[request_id]
         self._plan.end(request_id)
         planned = tracked.planned
-        session = self.connection.session if known else None
-        if tracked.ends_after is not None and session is not None and planned.namespace < len(session.namespaces):
-            self._conversations.end(Ending(session, planned.namespace, planned.conversation, tracked.ends_after))
+        if tracked.ends_after is not None and known:
+            self._conversations.end(
+                Ending(
+                    self.connection.session, self._shared.specified, planned.namespace, planned.conversation,
+                    tracked.ends_after,
+                )
+            )
         self._conversations.settle()
         if not planned.loaded_tokens:
             return None
@@ -553,7 +558,8 @@ class Coordinator:
         for order in orders:
             self._pool.reference(self._plan.referenced(order.id))
             if session is not None:
-                self._written.ordered(order.id, session, order.namespace)
+                look = self._adapted.look(self._requests.get(self._plan.request_of(order.id)))
+                self._written.ordered(order.id, session, order.namespace, look)
         if self._listener is not None:
             for order in orders:
                 tracked = self._requests.get(self._plan.request_of(order.id))
@@ -640,4 +646,5 @@ class Coordinator:
 def _drop_namespaces(of: Session, now: Session) -> None:
     if now.store is of.store:
         for namespace in of.namespaces:
-            now.store.drop_namespace(namespace, deadline_us=CALL_US)
+            with contextlib.suppress(Missed):  # somebody dropped it already
+                now.store.drop_namespace(namespace, deadline_us=CALL_US)

@@ -56,7 +56,7 @@ def files_digest(folder: Path, paths: Iterable[Path], unchanged_since: float | N
         for path in paths:
             if unchanged_since is not None and not blob_name(path) and path.stat().st_ctime > unchanged_since:
                 raise UnknownIdentity(f"{path}: changed after the engine began to load")
-            digest.update(f"{path.relative_to(folder)}\0{file_digest(path)}\0".encode())
+            digest.update(os.fsencode(path.relative_to(folder)) + f"\0{file_digest(path)}\0".encode())
     except OSError as error:
         raise UnknownIdentity(f"{folder}: {error}") from error
     return digest.hexdigest()

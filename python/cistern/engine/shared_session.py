@@ -178,6 +178,11 @@ class SharedSession:
         )
 
     @property
+    def specified(self) -> int:
+        """Number of the newest specification; of the first, where there is none yet."""
+        return max(1, self._spec_number)
+
+    @property
     def spec_to_join(self) -> SessionSpec | None:
         """The specification for the ranks, as long as one of them has not joined, or lacks a namespace."""
         spec = self._rank_spec

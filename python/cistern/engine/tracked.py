@@ -26,6 +26,8 @@ class TrackedRequest:
     """Tokens that were computed at its last match: where a load begins."""
     adapter: Future[str] | None = None
     """The digest of its adapter, until its namespace is known by it."""
+    digest: str = ""
+    """Of its adapter, once its namespace is known by it."""
     may: tuple[bool, bool] = (False, False)
     """Whether it may be saved and loaded once its namespace is known."""
     first_asked: float = 0.0

@@ -5,6 +5,7 @@ written, and leases of chains that are being loaded."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,13 @@ LEASE_EXTRA_US = 1_000_000
 MAX_LEASE_US = 60_000_000
 AT_ONCE = 1024
 
-Place = tuple[Store, Namespace]
+LOOK_S = 1.0
+"""Time for which the connection's thread waits for a look: one at a disk that does not answer holds up the other
+blocks no longer."""
+
+Look = Callable[[], "Future[bool]"]
+Place = tuple[Store, Namespace, "Look | None"]
+"""The look says whether blocks may become visible there, and is taken when they are to."""
 
 
 class WrittenPuts:
@@ -27,8 +34,8 @@ class WrittenPuts:
         """Where each order's blocks are put, by its number: a session of after a reset has other namespaces under the
         same numbers."""
 
-    def ordered(self, order_id: int, session: Session, namespace: int) -> None:
-        self._places[order_id] = session.store, session.namespaces[namespace]
+    def ordered(self, order_id: int, session: Session, namespace: int, look: Look | None = None) -> None:
+        self._places[order_id] = session.store, session.namespaces[namespace], look
 
     def forget(self) -> None:
         """What is under way goes with its namespaces, which are dropped."""
@@ -39,7 +46,8 @@ class WrittenPuts:
         return self._places.pop(order_id, None)
 
     def publish(self, place: Place | None, puts: Sequence[bytes]) -> None:
-        self._submit(place, puts, lambda store: store.publish)
+        look = place[2]() if place is not None and place[2] is not None else None
+        self._submit(place, puts, lambda store: store.publish if look is None or _agrees(look) else store.abandon)
 
     def abandon(self, place: Place | None, puts: Sequence[bytes]) -> None:
         self._submit(place, puts, lambda store: store.abandon)
@@ -50,7 +58,7 @@ class WrittenPuts:
         """Unless the node that they were written to is gone by then."""
         if place is None:
             return
-        store, namespace = place
+        store, namespace, _ = place
         for first in range(0, len(puts), AT_ONCE):
             some = puts[first : first + AT_ONCE]
 
@@ -59,6 +67,10 @@ class WrittenPuts:
                     call(store)(namespace, some, deadline_us=CALL_US)
 
             self._connection.submit(work)
+
+
+def _agrees(look: Future[bool]) -> bool:
+    return bool(wait([look], LOOK_S).done) and look.exception() is None and look.result()
 
 
 class LoadLeases:
