@@ -63,6 +63,49 @@ TEST(FlashReclaim, R9KeptRecordsMoveParentsFirstAndTheRestIsGone) {
   world.Stop();
 }
 
+// What is older than a tombstone, or has expired, stays so wherever it lies.
+TEST(FlashReclaim, R10AMovedRecordKeepsWhenItWasBornAndWhenItExpires) {
+  Filled world(11);
+  world->owner.keep = [](const tier::TierEntry&, std::uint64_t, std::uint64_t) { return true; };
+  world.Reclaim();
+  std::map<std::uint64_t, std::uint64_t> born;
+  for (const Kept& each : world.kept) {
+    const auto now = world.Find(each.number);
+    ASSERT_TRUE(now.has_value()) << each.number;
+    ASSERT_GT(now->sequence, each.sequence) << "it has moved";
+    born[each.number] = each.sequence;
+    const Buffer buffer = world->pool.Take(each.bytes);
+    const auto fetched =
+        world.loop->BlockOn(world->tier->Fetch(now->location, buffer.bytes().first(each.bytes), nullptr));
+    ASSERT_TRUE(fetched.has_value());
+    EXPECT_EQ(fetched->stamp.born, each.sequence);
+    EXPECT_EQ(fetched->stamp.expiry, ExpiryOf(each.number));
+    EXPECT_EQ(fetched->stamp.conversation, each.number % 3);
+  }
+  world.Stop();
+  world.loop = std::move(*io::SimulatedLoop::Make(world.clock, world.disk, 12));
+  world.node = std::make_unique<TierOn>(*world.loop, world.options, 12);
+  ASSERT_TRUE(world->Open(world.known).ok());
+  std::vector<tier::TierEntry> entries;
+  const auto found = [&](std::span<const tier::TierEntry> some) -> Task<void> {
+    entries.insert(entries.end(), some.begin(), some.end());
+    return world->Keep(some);
+  };
+  ASSERT_TRUE(world.loop->BlockOn(world->tier->Recover(found)).ok());
+  std::size_t moved = 0;
+  for (const tier::TierEntry& entry : entries) {
+    const std::uint64_t number = NumberOf(entry);
+    EXPECT_EQ(entry.expiry, ExpiryOf(number));
+    EXPECT_EQ(entry.conversation, number % 3);
+    EXPECT_EQ(entry.parent, KeyOf(number - 1));
+    EXPECT_TRUE(entry.incarnation == 7 && entry.group == 1 && entry.parts == 1 && entry.body_bytes == 5'000);
+    EXPECT_EQ(entry.born, born.contains(number) ? born[number] : entry.sequence);
+    moved += born.contains(number);
+  }
+  EXPECT_EQ(moved, born.size());
+  world.Stop();
+}
+
 TEST(FlashReclaim, TheOwnerIsToldHowMuchIsKeptAlready) {
   Filled world(2);
   std::vector<std::uint64_t> said;

@@ -28,6 +28,10 @@
 
 namespace cistern::flash {
 
+inline std::uint32_t ExpiryOf(std::uint64_t number) {
+  return 4'000'000'000u + static_cast<std::uint32_t>(number);
+}
+
 inline BlockKey KeyOf(std::uint64_t number) {
   BlockKey key;
   key.length = 32;
@@ -77,6 +81,7 @@ struct Block {
     out.seal.segment_crcs = crcs;
     out.sequence = sequence;
     out.born = sequence;
+    out.expiry = ExpiryOf(number);
     out.conversation = number % 3;
     return out;
   }
