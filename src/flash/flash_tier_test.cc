@@ -268,5 +268,44 @@ TEST(FlashTier, TheEnduranceBudgetRefusesAndCountsAndFillsWithTime) {
   world.Stop();
 }
 
+// Either read may fail, and a location may be of nothing.
+TEST(FlashTier, APartOfARecordIsReadBesideItsTrailer) {
+  World world(21, TestOptions(1, 512, 4, 2u << 20));
+  ASSERT_TRUE(world.Start().ok());
+  const auto appended = world->Append({5}, {300'000});
+  ASSERT_TRUE(appended.has_value()) << appended.error().ToString();
+  const Kept kept = appended->front();
+  BufferPool pool;
+  const Buffer buffer = pool.Take(4096 + 65'536);
+  const auto trailer = buffer.bytes().first(4096), body = buffer.bytes().subspan(4096, 65'536);
+  const auto fetch = [&](const tier::Location& location) {
+    return world.loop->BlockOn(world->tier->FetchSome(location, kept.bytes, trailer, 131'072, body));
+  };
+  const auto fetched = fetch(kept.location);
+  ASSERT_TRUE(fetched.has_value()) << fetched.error().ToString();
+  EXPECT_TRUE(fetched->seal.HasKey(KeyOf(5)));
+  EXPECT_EQ(fetched->stamp.sequence, kept.sequence);
+  const Block whole(pool, 5, {300'000});
+  EXPECT_TRUE(std::ranges::equal(body, whole.body.bytes().subspan(131'072, 65'536)));
+  for (const std::size_t size : {trailer.size(), body.size()}) {
+    world.disk.set_faults([&](const io::IoRequest& request, const std::string&) {
+      const bool fails = request.kind == io::IoRequest::Kind::kRead && request.size == size;
+      return fails ? io::Fault{io::FaultKind::kIoError} : io::Fault{};
+    });
+    const auto failed = fetch(kept.location);
+    ASSERT_FALSE(failed.has_value()) << size;
+    EXPECT_EQ(failed.error().code(), Code::kIoError);
+    world.disk.set_faults({});
+  }
+  const std::uint32_t units = kept.unit() + static_cast<std::uint32_t>(kept.bytes / 512);
+  for (const FlashAddress nothing : {FlashAddress{4, 1}, FlashAddress{3, 1}, FlashAddress{kept.region(), 0},
+                                     FlashAddress{kept.region(), units}, FlashAddress{kept.region(), 4095}}) {
+    SCOPED_TRACE(world->tier->Describe(LocationOf(nothing)));
+    EXPECT_EQ(fetch(LocationOf(nothing)).error().code(), Code::kMiss);
+  }
+  EXPECT_TRUE(world->Fetch(kept).ok());
+  world.Stop();
+}
+
 }  // namespace
 }  // namespace cistern::flash

@@ -332,6 +332,68 @@ TEST(FlashRecovery, AStampOfAnotherEpochOrPlaceIsRefused) {
   world.Stop();
 }
 
+// R11: what was copied from one region over another one is whole, and is not there.
+TEST(FlashRecovery, R11ARegionUnderTheHeaderOfAnotherOneIsGivenUp) {
+  World world(6, TestOptions(1, 512, 6));
+  ASSERT_TRUE(world.Start().ok());
+  std::vector<Kept> kept;
+  for (std::uint64_t n = 1; kept.empty() || kept.back().region() == kept.front().region(); ++n) {
+    kept.push_back(world->Append({n}, {5'000})->front());
+  }
+  world.Stop();
+  ASSERT_TRUE(world.Start().ok());
+  const std::string path = "/flash0/flash";
+  const auto bytes = world.disk.Bytes(path);
+  const auto from =
+      bytes.begin() + static_cast<std::ptrdiff_t>(kSuperBytes + kept[0].region() * kTestRegionBytes);
+  const std::vector<std::byte> region(from, from + kTestRegionBytes);
+  const std::uint32_t other = 5;
+  ASSERT_NE(kept.back().region(), other);
+  {
+    io::File file = std::move(*world.loop->Open(path, io::OpenMode::kReadWrite));
+    ASSERT_TRUE(world.loop->BlockOn(file.WriteAll(region, kSuperBytes + other * kTestRegionBytes)).ok());
+  }
+  world.Stop();
+  for (const bool again : {false, true}) {
+    SCOPED_TRACE(again);
+    ASSERT_TRUE(world.Start().ok());
+    EXPECT_EQ(world->found.size(), kept.size());
+    for (const Kept& each : world->found) {
+      EXPECT_NE(each.region(), other);
+      EXPECT_TRUE(world->Fetch(each).ok());
+    }
+    world->Close();
+    EXPECT_NE(world->Logged("the header of region 5 cannot be read; the region is given up"), again);
+    world.Ended();
+  }
+}
+
+TEST(FlashRecovery, AHeaderThatCannotBeReadCostsItsRegionAlone) {
+  World world(7, TestOptions(1, 512, 6));
+  ASSERT_TRUE(world.Start().ok());
+  std::vector<Kept> kept;
+  for (std::uint64_t n = 1; kept.empty() || kept.back().region() == kept.front().region(); ++n) {
+    kept.push_back(world->Append({n}, {5'000})->front());
+  }
+  world.Stop();
+  const std::uint32_t lost = kept.front().region();
+  world.disk.set_faults([&](const io::IoRequest& request, const std::string&) {
+    const bool header =
+        request.kind == io::IoRequest::Kind::kRead && request.offset == kSuperBytes + lost * kTestRegionBytes;
+    return header ? io::Fault{io::FaultKind::kIoError} : io::Fault{};
+  });
+  ASSERT_TRUE(world.Start().ok());
+  EXPECT_GT(world.disk.injected(io::FaultKind::kIoError), 0u);
+  ASSERT_EQ(world->found.size(), 1u);
+  EXPECT_EQ(world->found[0].number, kept.back().number);
+  EXPECT_TRUE(world->Fetch(world->found[0]).ok());
+  world.disk.set_faults({});
+  world.Stop();
+  ASSERT_TRUE(world.Start().ok());
+  EXPECT_EQ(world->found.size(), 1u) << "what was given up stays away";
+  world.Stop();
+}
+
 // Bits rot anywhere: what is then found and fetched is what was written, or it is a miss.
 TEST(FlashRecovery, AFlippedBitAnywhereNeverGivesAWrongRecord) {
   std::uint64_t whole = 0, missed = 0;
