@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a member finds that comes back to its cell: ends that were trimmed, batches that it cannot read, an
+// etcd that lost what it had seen.
+#include "mesh/drop_follower.h"
+
+#include <gtest/gtest.h>
+
+#include "mesh/test_cell.h"
+
+namespace cistern::mesh {
+namespace {
+
+constexpr std::int64_t kSecond = 1'000'000;
+
+class DropFollowerTest : public ::testing::Test {
+ protected:
+  void StartCell(int members) {
+    for (int i = 0; i < members; ++i) cell_.Start(cell_.Add(std::string(1, static_cast<char>('a' + i))));
+    ASSERT_TRUE(Joined());
+  }
+  bool Joined() {
+    return cell_.RunUntil(60 * kSecond, [this] { return cell_.AllJoined(); });
+  }
+  TestNode& node(std::size_t i) { return *cell_.nodes[i]; }
+  Member& member(std::size_t i) { return *node(i).member; }
+  void Put(std::size_t i, std::uint64_t number, std::vector<std::uint64_t> notes = {}) {
+    node(i).store->Put({name_, KeyOf(number)},
+                       {.put = ++puts_, .chain = {KeyOf(number)}, .notes = std::move(notes)});
+  }
+  bool Has(std::size_t i, std::uint64_t number) {
+    return node(i).store->tree().contains({name_, KeyOf(number)});
+  }
+  // By somebody who is no member.
+  void Commit(std::string key, std::string value) {
+    etcd::Transaction write;
+    write.then.push_back({.keys = {std::move(key), ""}, .value = std::move(value)});
+    const auto client = cell_.etcd.Client("somebody");
+    ASSERT_TRUE(cell_.loop->BlockOn(client->Commit(write, cell_.clock.Now().PlusUs(kSecond))).has_value());
+  }
+  // Its medium knows of all that it has seen.
+  bool AllIsDurable(std::size_t i) {
+    return cell_.RunUntil(10 * kSecond, [&] {
+      return node(i).medium.standing.history == member(i).state().history &&
+             node(i).medium.standing.applied >= member(i).state().last_seen.revision;
+    });
+  }
+
+  const SharedNamespace name_ = NamespaceOf(1);
+  const CellKeys keys_{"/cistern/"};
+  TestCell cell_{1};
+  std::uint64_t puts_ = 0;
+};
+
+// Which conversations ended is not known, so all that only conversations have goes, and nothing else.
+TEST_F(DropFollowerTest, R10MemberBehindTheFloorOfEndsGivesUpWhatOnlyConversationsHave) {
+  StartCell(3);
+  Put(2, 1);
+  Put(2, 2, {7});
+  Put(2, 3, {8});
+  cell_.Kill(node(2));
+  const auto ended = cell_.Drop(node(0), EndOf(name_, 7), DropWait::kDurable);
+  ASSERT_TRUE(ended.has_value());
+  cell_.RunFor(CellLimits::kTrimAgeUs + kSecond);
+  ASSERT_TRUE(cell_.loop->BlockOn(member(0).Trim({0, ended->revision})).ok());
+  cell_.faults.failed_sync = 0.8;  // and it tries until that is durable
+  for (int starts = 0; starts < 2; ++starts) {
+    cell_.Start(node(2));
+    ASSERT_TRUE(Joined());
+    EXPECT_TRUE(Has(2, 1));
+    EXPECT_FALSE(Has(2, 2));
+    EXPECT_FALSE(Has(2, 3));
+    if (starts == 0) {
+      EXPECT_EQ(member(2).state().list.ends_begin(), ended->revision);
+      EXPECT_LT(member(2).state().list.begin(), ended->revision);
+    }
+    cell_.faults.failed_sync = 0;
+    cell_.Kill(node(2));
+  }
+}
+
+TEST_F(DropFollowerTest, R10MemberThatWasAwayDropsEverythingForABatchThatItCannotRead) {
+  StartCell(2);
+  Put(1, 1);
+  Put(1, 2);
+  ASSERT_TRUE(AllIsDurable(1));
+  cell_.Kill(node(1));
+  Commit(keys_.Drops() + "x", "of a later version");
+  ASSERT_TRUE(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(2)}), DropWait::kDurable).has_value());
+  cell_.Start(node(1));
+  ASSERT_TRUE(Joined());
+  EXPECT_FALSE(Has(1, 1));
+  EXPECT_FALSE(Has(1, 2));
+  EXPECT_GE(member(1).state().list.begin(), member(1).state().last_seen.revision)
+      << "of what it has from before it vouches for nothing";
+  Put(1, 3);
+  EXPECT_TRUE(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(3)})).has_value());
+  EXPECT_FALSE(Has(1, 3));
+}
+
+TEST_F(DropFollowerTest, MemberThatReadsAllBehindABatchThatItCannotReadIsAMemberAgain) {
+  StartCell(2);
+  Put(1, 1);
+  cell_.etcd.Cut("b");
+  Commit(keys_.Drops() + "x", "of a later version");
+  Commit("/another/key", "value");
+  cell_.etcd.Compact(cell_.etcd.header().revision);
+  cell_.etcd.CancelWatches();
+  cell_.etcd.Heal("b");
+  ASSERT_TRUE(cell_.RunUntil(9 * kSecond, [this] { return !Has(1, 1); }));
+  ASSERT_TRUE(cell_.RunUntil(2 * kSecond, [this] { return member(1).joined(); }));
+  EXPECT_TRUE(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(2)})).has_value());
+}
+
+// All members were down when etcd was restored, and others have written to it since: its revision tells
+// nothing.
+TEST_F(DropFollowerTest, R10MemberThatComesBackToAnEtcdWithoutTheLastBatchBeginsAnew) {
+  for (const bool another_batch : {false, true}) {
+    SCOPED_TRACE(another_batch ? "another batch has its revision" : "nothing is in its place");
+    TestCell& cell = cell_;
+    if (cell.nodes.empty()) StartCell(2);
+    ASSERT_TRUE(Joined());
+    const auto backup = cell.etcd.TakeBackup();
+    Put(0, 1);
+    const auto dropped = cell.Drop(node(0), DropOfKeys(name_, {KeyOf(9)}));
+    ASSERT_TRUE(dropped.has_value());
+    ASSERT_TRUE(AllIsDurable(0));
+    const std::uint64_t history = member(0).state().history;
+    cell.Kill(node(0));
+    cell.Kill(node(1));
+    const std::int64_t highest = cell.etcd.header().revision;
+    cell.etcd.Restore(*backup);
+    while (cell.etcd.header().revision < dropped->revision - 1) Commit("/another/key", "value");
+    ASSERT_EQ(cell.etcd.header().revision, dropped->revision - 1);
+    if (another_batch) {
+      Commit(keys_.Drops() + CellKeys::BatchName(7, 1), EncodeBatch({DropOfKeys(name_, {KeyOf(8)})}));
+    } else {
+      Commit("/another/key", "value");
+    }
+    while (cell.etcd.header().revision <= highest + 10) Commit("/another/key", "value");
+    cell.Start(node(0));
+    ASSERT_TRUE(Joined());
+    EXPECT_NE(member(0).state().history, history);
+    EXPECT_FALSE(Has(0, 1));
+    cell.Start(node(1));
+  }
+}
+
+}  // namespace
+}  // namespace cistern::mesh
