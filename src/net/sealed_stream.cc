@@ -152,6 +152,7 @@ Task<Result<std::size_t>> SealedStream::Receive(std::span<const Piece> into, Ins
     }
   };
   for (;;) {
+    if (closed_) co_return Error(Code::kGone, Text(peer(), ": the connection was closed"));
     take_plain();
     Result<std::size_t> chunk = NextChunk();
     if (!chunk) {

@@ -37,7 +37,10 @@ class SealedStream final : public Stream {
   // it was not, and the stream is closed.
   Task<Result<std::size_t>> Receive(std::span<const Piece> into, Instant deadline) override;
   Task<Status> Send(std::span<const ConstPiece> pieces, Instant deadline) override;
-  void Close() override { stream_->Close(); }
+  void Close() override {
+    closed_ = true;
+    stream_->Close();
+  }
   const std::string& peer() const override { return stream_->peer(); }
 
  private:
@@ -56,6 +59,7 @@ class SealedStream final : public Stream {
   std::size_t came_at_ = 0, came_end_ = 0;
   std::vector<std::byte> plain_;  // an opened chunk for which there was no room, from plain_at_ on
   std::size_t plain_at_ = 0;
+  bool closed_ = false;  // what came and was not received yet is of no connection any more
 };
 
 // Both ends prove themselves by TLS and go on with sealed chunks.

@@ -329,6 +329,66 @@ TEST_F(SealedStreamTest, ChunksLeftOutRepeatedOrExchangedEndTheStream) {
   EXPECT_EQ(Receive(chunks({1, 2, 0}), got).code(), Code::kGone);
 }
 
+TEST_F(SealedStreamTest, NothingIsReceivedBehindAChunkThatWasChanged) {
+  std::vector<std::byte> bytes(100), got(100);
+  FillRandom(10, bytes);
+  const std::vector<std::byte> wire = Sealed(std::vector{bytes, bytes, bytes});
+  const std::size_t chunk = bytes.size() + 20;
+  // Its length, beyond what any has, and its bytes; received at once, and in pieces of what it was opened to.
+  for (const std::size_t at : {chunk + 3, chunk + 50}) {
+    for (const std::size_t size : {bytes.size(), std::size_t{20}}) {
+      SCOPED_TRACE(testing::Message() << "byte " << at << ", " << size << " at once");
+      TestPair pair;
+      SealedStream opened(std::move(pair.far), Keys(false));
+      std::vector<std::byte> changed = wire;
+      changed[at] ^= std::byte{0x80};
+      const ConstPiece all(changed);
+      ASSERT_TRUE(pair.loop->BlockOn(pair.near->Send({&all, 1}, pair.After(1'000'000))).ok());
+      std::size_t had = 0;
+      for (int errors = 0; errors < 4;) {
+        const Piece into = std::span(got).first(size);
+        const auto received = pair.loop->BlockOn(opened.Receive({&into, 1}, pair.After(1'000'000)));
+        if (received) {
+          ASSERT_EQ(errors, 0) << "bytes behind an error";
+          ASSERT_LE(had += *received, bytes.size());
+        } else {
+          EXPECT_EQ(received.error().code(), Code::kGone);
+          ++errors;
+        }
+      }
+    }
+  }
+}
+
+// Whoever cuts the connection takes what was under way, and does not make less of it.
+TEST_F(SealedStreamTest, AnEndWithinAChunkIsNoEnd) {
+  std::vector<std::byte> bytes(40);
+  FillRandom(11, bytes);
+  const std::vector<std::byte> wire = Sealed(std::vector{bytes, bytes});
+  const std::size_t chunk = bytes.size() + 20;
+  for (std::size_t cut = 0; cut <= wire.size(); ++cut) {
+    SCOPED_TRACE(cut);
+    TestPair pair;
+    SealedStream opened(std::move(pair.far), Keys(false));
+    const ConstPiece part = std::span(wire).first(cut);
+    ASSERT_TRUE(pair.loop->BlockOn(pair.near->Send({&part, 1}, pair.After(1'000'000))).ok());
+    pair.near->Close();
+    std::vector<std::byte> got(2 * bytes.size());
+    std::size_t had = 0;
+    Result<std::size_t> last = std::size_t{0};
+    do {
+      const Piece into = std::span(got).subspan(had);
+      last = pair.loop->BlockOn(opened.Receive({&into, 1}, pair.After(1'000'000)));
+      had += last.value_or(0);
+    } while (last.value_or(0) > 0 && had < got.size());
+    EXPECT_EQ(had, cut / chunk * bytes.size());
+    EXPECT_EQ(last.has_value(), cut % chunk == 0);
+    if (!last) {
+      EXPECT_EQ(last.error().code(), Code::kGone);
+    }
+  }
+}
+
 TEST_F(SealedStreamTest, AHandshakeLeadsToChunksThatBothEndsOpen) {
   TestPair pair;
   const TlsContext context = OfKeys({Key(4)});
