@@ -104,6 +104,73 @@ TEST_F(RecoveryTest, R11AnEntryCountsOnlyWhereItLiesAndForItsGeneration) {
   EXPECT_EQ(restart.blocks[0].key, arena::TestKey(1));
 }
 
+// A CRC proves that nothing changed by accident, not that the lengths are such as a block has.
+TEST_F(RecoveryTest, R11AnEntryWithLengthsThatNoBlockHasIsNotBelieved) {
+  using Entry = arena::DirectoryEntry;
+  const std::vector<void (*)(Entry&)> impossible = {
+      [](Entry& entry) { entry.key_bytes = 0; },
+      [](Entry& entry) { entry.key_bytes = BlockKey::kMaxBytes + 1; },
+      [](Entry& entry) { entry.parent_bytes = BlockKey::kMaxBytes + 1; },
+      [](Entry& entry) { entry.parts = 0; },
+      [](Entry& entry) { entry.parts = record::kMaxParts + 1; },
+      [](Entry& entry) { entry.body_bytes = 0; },
+      [](Entry& entry) { entry.body_bytes = 1u << 20; },
+  };
+  const auto change = [&](std::uint32_t slot, auto how) {
+    ASSERT_TRUE(node_.Put(arena::TestKey(slot), {}, arena::BodyOf(6000, slot), slot));
+    Entry& entry = *node_.arena.directory(node_.place(slot));
+    how(entry);
+    entry.crc = arena::DirectoryCrc(entry, node_.place(slot));
+  };
+  for (std::uint32_t i = 0; i < impossible.size(); ++i) change(i, impossible[i]);
+  const auto last = static_cast<std::uint32_t>(impossible.size());
+  change(last, [](Entry& entry) {
+    entry.key_bytes = BlockKey::kMinBytes;
+    entry.parts = record::kMaxParts;
+    entry.flags = 3;
+    entry.conversation = 77;
+    entry.born = 1'000;
+  });
+  Restart restart(words_, node_.arena);
+  EXPECT_EQ(restart.counts.refused, impossible.size());
+  EXPECT_EQ(restart.counts.damaged, 0u);
+  EXPECT_EQ(restart.counts.last_born, 1'000u);
+  for (std::uint32_t i = 0; i < last; ++i) {
+    EXPECT_EQ(words_.Load(node_.arena.generation(node_.place(i))) % 2, 1u) << i;
+  }
+  ASSERT_EQ(restart.blocks.size(), 1u);
+  EXPECT_EQ(restart.blocks[0].key.length, BlockKey::kMinBytes);
+  EXPECT_EQ(restart.blocks[0].parts, record::kMaxParts);
+  EXPECT_EQ(restart.blocks[0].flags, 3);
+  EXPECT_EQ(restart.blocks[0].conversation, 77u);
+}
+
+// Readers find a chunk by the header that its place is in.
+TEST_F(RecoveryTest, R1AChunkOneOfWhoseHeadersNamesAnotherIsLostForGood) {
+  constexpr std::uint32_t kBody = 6'000'000;
+  arena::Uncarve(words_, node_.arena, 0, 1);
+  Slots slots(words_, node_.arena);
+  const Result<arena::Place> place = slots.Allocate(record::RecordBytes(kBody, 4096));
+  ASSERT_TRUE(place);
+  const std::uint32_t parts[] = {kBody};
+  const std::vector<std::uint32_t> crcs(record::SegmentsOfPart(kBody));
+  arena::NewRecord record;
+  record.seal = {.incarnation = 1, .key = arena::TestKey(1), .part_bytes = parts, .segment_crcs = crcs};
+  arena::Publish(words_, node_.arena, *place, arena::BeginFill(words_, node_.arena, *place), record);
+  std::uint32_t first = 0;
+  while (words_.Load(&node_.arena.header(first)->chunk_headers) < 2) ASSERT_LT(++first, 5u);
+  {
+    const Restart whole(words_, node_.arena);
+    ASSERT_EQ(whole.blocks.size(), 1u);
+  }
+  words_.Store(&node_.arena.header(first + 1)->part_of, std::uint64_t{first + 1});
+  for (const std::uint64_t damaged : {1, 0}) {
+    const Restart restart(words_, node_.arena);
+    EXPECT_TRUE(restart.blocks.empty());
+    EXPECT_EQ(restart.counts.damaged_chunks, damaged);
+  }
+}
+
 TEST_F(RecoveryTest, R10AFlippedBitDoesNotReviveWhatWasRetired) {
   ASSERT_TRUE(node_.Put(arena::TestKey(1), {}, arena::BodyOf(6000, 1), 1));
   ASSERT_TRUE(node_.Put(arena::TestKey(2), arena::TestKey(1), arena::BodyOf(6000, 2), 2));

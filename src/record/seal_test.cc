@@ -7,7 +7,9 @@
 #include <random>
 #include <vector>
 
+#include "base/codec.h"
 #include "base/test_hex.h"
+#include "record/crc_field.h"
 
 namespace cistern::record {
 namespace {
@@ -200,6 +202,88 @@ TEST(Record, TakesTheBytesThatTheDesignCounts) {
     EXPECT_LE(bytes, kMaxTrailerBytes);
     EXPECT_LE(bytes, TrailerBoundBytes(made.body(), parts));
   }
+}
+
+// Offsets are those of docs/formats/record.md. Whoever reads on counts parts and segments as they are said.
+TEST(Seal, LengthsThatNoSealHasAreRefusedThoughTheCrcHolds) {
+  const Made made({100, 65'536, 200'000});
+  const auto fault = [&](auto change) {
+    std::vector<std::byte> trailer = made.trailer;
+    const auto seal = std::span(trailer).subspan(kStampBytes);
+    change(seal.data());
+    const std::uint32_t segments = LoadAt<std::uint32_t>(seal.data(), 48);
+    const std::uint32_t parts = LoadAt<std::uint16_t>(seal.data(), 12);
+    const std::uint64_t bytes = SealBytes(segments, parts);
+    if (bytes <= seal.size()) StoreCrcAt(seal.first(bytes), 4, 8);
+    const auto view = CheckSeal(trailer);
+    return view ? RecordFault::kNone : view.error();
+  };
+  const auto u16 = [](std::size_t at, std::uint16_t value) {
+    return [=](std::byte* seal) { StoreAt(seal, at, value); };
+  };
+  const auto u32 = [](std::size_t at, std::uint32_t value) {
+    return [=](std::byte* seal) { StoreAt(seal, at, value); };
+  };
+  const auto u8 = [](std::size_t at, std::uint8_t value) {
+    return [=](std::byte* seal) { StoreAt(seal, at, value); };
+  };
+  EXPECT_EQ(fault([](std::byte*) {}), RecordFault::kNone);
+  EXPECT_EQ(fault(u16(8, kRecordVersion + 1)), RecordFault::kVersion);
+  for (const std::uint16_t parts : {0, 1, 2, 4, int{kMaxParts} + 1})
+    EXPECT_EQ(fault(u16(12, parts)), RecordFault::kShape) << parts;
+  for (const std::uint32_t segments : {0, 1, 5, 7})
+    EXPECT_EQ(fault(u32(48, segments)), RecordFault::kShape) << segments;
+  EXPECT_EQ(fault(u32(48, UINT32_MAX)), RecordFault::kShape);
+  EXPECT_EQ(fault(u32(52, 4096)), RecordFault::kShape) << "segments of another size";
+  for (const std::uint32_t body : {0u, 265'635u, 265'637u, std::uint32_t{kMaxBodyBytes} + 1})
+    EXPECT_EQ(fault(u32(24, body)), RecordFault::kShape) << body;
+  EXPECT_EQ(fault(u32(28, 1)), RecordFault::kShape) << "a body of four gigabytes more";
+  EXPECT_EQ(fault(u32(120, 0)), RecordFault::kShape) << "a part without bytes";
+  EXPECT_EQ(fault(u32(120, 101)), RecordFault::kShape) << "parts that are more than the body";
+  EXPECT_EQ(fault(u8(14, 0)), RecordFault::kShape) << "no key";
+  EXPECT_EQ(fault(u8(14, 31)), RecordFault::kShape) << "a key with a byte behind its end";
+  EXPECT_EQ(fault(u8(14, 33)), RecordFault::kShape);
+  EXPECT_EQ(fault(u8(15, 15)), RecordFault::kShape) << "a parent with a byte behind its end";
+  EXPECT_EQ(fault(u8(15, 33)), RecordFault::kShape);
+}
+
+// R5: only the full key proves.
+TEST(Seal, R5HasAKeyOfTheSameLengthAndBytesAlone) {
+  Made made({4096});
+  for (const std::size_t length : {16, 31, 32}) {
+    Seal seal = made.seal();
+    seal.key = Key(1, length);
+    EncodeTrailer(seal, made.stamp, made.trailer);
+    const SealView view = CheckSeal(made.trailer).value();
+    EXPECT_TRUE(view.HasKey(seal.key));
+    for (std::size_t i = 0; i < BlockKey::kMaxBytes; ++i) {
+      BlockKey other = seal.key;
+      other.bytes[i] ^= 1;
+      EXPECT_FALSE(view.HasKey(other)) << length << " bytes, byte " << i;
+    }
+    for (const int more : {-1, 1}) {
+      BlockKey other = seal.key;
+      other.length = static_cast<std::uint8_t>(other.length + more);
+      EXPECT_FALSE(view.HasKey(other)) << length << " bytes, " << more;
+    }
+  }
+}
+
+TEST(Stamp, BytesBehindItsFieldsAreZeros) {
+  Made made({4096});
+  const SealView view = CheckSeal(made.trailer).value();
+  const auto fault = [&](std::size_t at) {
+    std::vector<std::byte> trailer = made.trailer;
+    trailer[at] = std::byte{1};
+    const std::uint32_t seal_crc = view.crc();
+    const std::uint32_t crc = Crc32c(&seal_crc, sizeof(seal_crc), CrcOver({trailer.data(), kStampBytes}, 8));
+    StoreAt(trailer.data(), 4, crc);
+    const auto stamp = CheckStamp(trailer, view);
+    return stamp ? RecordFault::kNone : stamp.error();
+  };
+  EXPECT_EQ(fault(8), RecordFault::kNone) << "of the epoch";
+  for (const std::size_t at : {std::size_t{56}, std::size_t{kStampBytes - 1}})
+    EXPECT_EQ(fault(at), RecordFault::kShape);
 }
 
 TEST(Seal, GarbageIsRefusedWithoutReadingPastIt) {
