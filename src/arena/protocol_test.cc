@@ -171,6 +171,69 @@ TEST_F(ProtocolTest, R1CheckPlaceRefusesWhatIsNoSlot) {
   EXPECT_FALSE(CheckPlace(words_, node_.arena, slot, 5000));
 }
 
+// Headers may be torn, of another time, or damaged.
+TEST_F(ProtocolTest, R1WhateverHeadersSayASlotLiesWithinItsChunkAndTheArena) {
+  constexpr std::uint64_t kMany = UINT64_MAX, kSpan = kHeaderSpanBytes;
+  constexpr std::uint32_t kHeaders = 6;
+  TestArena<RealWords> node(words_, 72u << 12, {4096, kHeaders});
+  const Geometry& geometry = node.arena.geometry();
+  std::mt19937_64 random(1);
+  const auto one_of = [&](std::initializer_list<std::uint64_t> values) {
+    return values.begin()[random() % values.size()];
+  };
+  int found = 0;
+  for (int i = 0; i < 300'000; ++i) {
+    ChunkHeader* header = node.arena.header(static_cast<std::uint32_t>(random() % kHeaders));
+    words_.Store(&header->carve, one_of({0, 1, 2, 2, 4, kMany}));
+    words_.Store(&header->part_of, one_of({0, 1, 2, 3, 4, 5, 6, 1ull << 32, kMany}));
+    words_.Store(&header->chunk_headers, one_of({0, 1, 2, 3, 6, 7, 1ull << 39, kMany}));
+    words_.Store(&header->slot_bytes,
+                 one_of({0, 512, 4096, 8192, 8193, 12'288, 72u << 12, kSpan / 2, kSpan - 4096, kSpan,
+                         2 * kSpan, 3 * kSpan, 1ull << 63, kMany - 4095, kMany}));
+    const std::uint64_t offset =
+        random() % 4 * kSpan + one_of({0, 0, 4096, 8192, kSpan / 2, 2 * kSpan, random() % kSpan});
+    const Place place = geometry.place(offset);
+    const std::uint64_t at = geometry.offset(place);
+    const std::uint64_t body =
+        one_of({0, 1, 4096, 4097, 100'000, kSpan - 8192, kSpan - 4096, kSpan, kMany, kMany - 4096});
+    const std::optional<CheckedSlot> slot = CheckPlace(words_, node.arena, place, body);
+    if (!slot) continue;
+    ++found;
+    const ChunkHeader* chunk = node.arena.header(slot->first_header);
+    const std::uint64_t begin = slot->first_header * kSpan, end = begin + chunk->chunk_headers * kSpan;
+    ASSERT_LE(chunk->chunk_headers, kHeaders - slot->first_header);
+    ASSERT_TRUE(slot->carve == chunk->carve && slot->carve != 0 && slot->carve % 2 == 0);
+    ASSERT_TRUE(begin <= at && at + slot->slot_bytes <= end && end <= geometry.slots_bytes());
+    ASSERT_EQ((at - begin) % slot->slot_bytes, 0u);
+    ASSERT_EQ(slot->slot_bytes % 4096, 0u);
+    ASSERT_GE(slot->slot_bytes, geometry.min_slot_bytes());
+    ASSERT_TRUE(0 < body && body <= slot->trailer_offset);
+    ASSERT_EQ(slot->trailer_offset + slot->trailer_room, slot->slot_bytes);
+    ASSERT_GE(slot->trailer_room, 4096u);
+  }
+  EXPECT_GT(found, 500);
+  for (const std::uint64_t beyond : {geometry.slots_bytes(), geometry.slots_bytes() + kSpan})
+    EXPECT_FALSE(CheckPlace(words_, node.arena, geometry.place(beyond), 1));
+}
+
+// The index says where a record may be, and the seal what it is.
+TEST_F(ProtocolTest, R1AHintOfAnotherBlocksRecordIsAMiss) {
+  constexpr std::uint16_t kGroup = 2;
+  ASSERT_TRUE(node_.Put(TestKey(1), {}, BodyOf(5'000, 1), 0, kGroup, 1000));
+  const ReadCall call = reader_.Begin(0, 0);
+  const std::optional<Found> hint = reader_.Find(call, kGroup, TestKey(1));
+  ASSERT_TRUE(hint.has_value());
+  const auto open = [&](const ReadCall& as, const BlockKey& key, std::uint16_t group) {
+    return reader_.Open(as, {key, group}, &*hint, record_);
+  };
+  EXPECT_EQ(open(call, TestKey(1), kGroup), ReadOutcome::kHit);
+  EXPECT_EQ(open(call, TestKey(2), kGroup), ReadOutcome::kMiss);
+  EXPECT_EQ(open(call, TestKey(1), kGroup + 1), ReadOutcome::kMiss);
+  EXPECT_EQ(open({call.incarnation + 1, 0}, TestKey(1), kGroup), ReadOutcome::kMiss);
+  EXPECT_EQ(open({call.incarnation, 999}, TestKey(1), kGroup), ReadOutcome::kHit);
+  EXPECT_EQ(open({call.incarnation, 1000}, TestKey(1), kGroup), ReadOutcome::kMiss);
+}
+
 TEST_F(ProtocolTest, ALargeChunkHasItsSlotsInAllItsHeaders) {
   std::uint64_t slot_bytes = 6u << 20;
   Carve(words_, node_.arena, 0, 2, slot_bytes);

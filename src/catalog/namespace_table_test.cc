@@ -370,5 +370,86 @@ TEST(NamesTest, AnEntryComesBackFromItsBytesAndNothingElseDoes) {
     EXPECT_FALSE(NamespaceTable::Decode(std::span(bytes).first(n)));
 }
 
+// In a journal, or from another node: under a checksum that holds, and said by whom nobody knows.
+TEST(NamesTest, AnEntryThatNoAttachMakesIsNotBelieved) {
+  NamespaceTable names;
+  NamespaceSpec spec = Spec();
+  spec.mesh = true;
+  spec.copies = kMaxCopies;
+  const NamespaceEntry entry = *names.at(Attach(names, spec, 5));
+  const auto read = [&](auto change) {
+    NamespaceEntry other = entry;
+    change(other);
+    return NamespaceTable::Decode(NamespaceTable::Encode(other)).has_value();
+  };
+  EXPECT_TRUE(read([](NamespaceEntry&) {}));
+  EXPECT_TRUE(read([](NamespaceEntry& e) { e.slot = arena::kMaxNamespaces - 1; }));
+  EXPECT_FALSE(read([](NamespaceEntry& e) { e.slot = arena::kMaxNamespaces; }));
+  EXPECT_FALSE(read([](NamespaceEntry& e) { e.incarnation = 0; }));
+  EXPECT_FALSE(read([](NamespaceEntry& e) { e.block_tokens = 0; }));
+  EXPECT_FALSE(read([](NamespaceEntry& e) { e.copies = 0; }));
+  EXPECT_FALSE(read([](NamespaceEntry& e) { e.copies = kMaxCopies + 1; }));
+  EXPECT_FALSE(read([](NamespaceEntry& e) { e.groups.clear(); }));
+  EXPECT_FALSE(read([](NamespaceEntry& e) { e.groups.resize(kMaxGroups + 1, e.groups[0]); }));
+  EXPECT_FALSE(read([](NamespaceEntry& e) { e.groups[0].reach = Reach::kLastState; }));
+  EXPECT_FALSE(read([](NamespaceEntry& e) { e.groups[0].reach = static_cast<Reach>(9); }));
+  EXPECT_FALSE(read([](NamespaceEntry& e) { e.groups[1].window_tokens = 0; }));
+  EXPECT_TRUE(read([](NamespaceEntry& e) { e.groups[1].part_bytes = {kMaxBodyBytes - 1, 1}; }));
+  EXPECT_FALSE(read([](NamespaceEntry& e) { e.groups[1].part_bytes = {kMaxBodyBytes, 1}; }));
+  EXPECT_FALSE(read([](NamespaceEntry& e) { e.groups[1].part_bytes = {UINT32_MAX, UINT32_MAX, 2}; }));
+  EXPECT_FALSE(read([](NamespaceEntry& e) { e.groups[1].part_bytes = {5, 0}; }));
+  EXPECT_FALSE(read([](NamespaceEntry& e) { e.groups[1].part_bytes.assign(kMaxGroupParts + 1, 1); }));
+  std::vector<std::byte> bytes = NamespaceTable::Encode(entry);
+  for (const std::uint8_t version : {0, 4, 255}) {
+    bytes[0] = std::byte{version};
+    EXPECT_FALSE(NamespaceTable::Decode(bytes).has_value()) << int{version};
+  }
+}
+
+TEST(NamesTest, WhatIsAtItsLimitIsTakenAndOneMoreIsNot) {
+  const auto code = [](auto change) {
+    NamespaceSpec spec = Spec();
+    change(spec);
+    return NamespaceTable::Validate(spec).code();
+  };
+  const auto fields = [](std::size_t count, std::size_t bytes) {
+    return [=](NamespaceSpec& spec) {
+      spec.fields.clear();
+      for (std::size_t i = 0; i < count; ++i) spec.fields.emplace_back(std::to_string(100'000 + i), "");
+      spec.fields[0].second.assign(bytes - 6 * count, 'x');
+    };
+  };
+  EXPECT_EQ(code(fields(kMaxFields, 6 * kMaxFields)), Code::kOk);
+  EXPECT_EQ(code(fields(kMaxFields + 1, 6 * kMaxFields + 6)), Code::kInvalid);
+  EXPECT_EQ(code(fields(1, kMaxFieldBytes)), Code::kOk);
+  EXPECT_EQ(code(fields(1, kMaxFieldBytes + 1)), Code::kInvalid);
+  EXPECT_EQ(code([](NamespaceSpec& spec) { spec.fields[0].first = ""; }), Code::kInvalid);
+  EXPECT_EQ(code([](NamespaceSpec& spec) { spec.fields[0].first = "a\x7f"; }), Code::kInvalid);
+  EXPECT_EQ(code([](NamespaceSpec& spec) { spec.fields[0].second = "a\n"; }), Code::kInvalid);
+  EXPECT_EQ(code([](NamespaceSpec& spec) { spec.name.assign(2 * kMaxNameBytes, 'n'); }), Code::kOk);
+  EXPECT_EQ(code([](NamespaceSpec& spec) { spec.name.assign(2 * kMaxNameBytes + 1, 'n'); }), Code::kInvalid);
+  EXPECT_EQ(code([](NamespaceSpec& spec) { spec.name = "\x1f"; }), Code::kInvalid);
+  const auto groups = [](std::size_t count) {
+    return [=](NamespaceSpec& spec) {
+      spec.groups.assign(count, spec.groups[0]);
+      for (std::size_t i = 0; i < count; ++i) spec.groups[i].name = std::to_string(i);
+    };
+  };
+  EXPECT_EQ(code(groups(kMaxGroups)), Code::kOk);
+  EXPECT_EQ(code(groups(kMaxGroups + 1)), Code::kInvalid);
+  const auto group = [&](auto change) { return code([&](NamespaceSpec& spec) { change(spec.groups[1]); }); };
+  EXPECT_EQ(group([](GroupSpec& g) { g.name.assign(kMaxNameBytes, 'g'); }), Code::kOk);
+  EXPECT_EQ(group([](GroupSpec& g) { g.name.assign(kMaxNameBytes + 1, 'g'); }), Code::kInvalid);
+  EXPECT_EQ(group([](GroupSpec& g) { g.name.clear(); }), Code::kInvalid);
+  EXPECT_EQ(group([](GroupSpec& g) { g.name = "a\tb"; }), Code::kInvalid);
+  EXPECT_EQ(group([](GroupSpec& g) { g.reach = static_cast<Reach>(9); }), Code::kInvalid);
+  EXPECT_EQ(group([](GroupSpec& g) { g.window_tokens = 0; }), Code::kInvalid);
+  EXPECT_EQ(group([](GroupSpec& g) { g.part_bytes.assign(kMaxGroupParts, 1); }), Code::kOk);
+  EXPECT_EQ(group([](GroupSpec& g) { g.part_bytes.assign(kMaxGroupParts + 1, 1); }), Code::kInvalid);
+  EXPECT_EQ(group([](GroupSpec& g) { g.part_bytes = {kMaxBodyBytes - 1, 1}; }), Code::kOk);
+  EXPECT_EQ(group([](GroupSpec& g) { g.part_bytes = {kMaxBodyBytes - 1, 2}; }), Code::kInvalid);
+  EXPECT_EQ(group([](GroupSpec& g) { g.part_bytes = {UINT64_MAX, 2}; }), Code::kInvalid);
+}
+
 }  // namespace
 }  // namespace cistern::catalog

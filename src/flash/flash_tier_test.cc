@@ -275,7 +275,8 @@ TEST(FlashTier, APartOfARecordIsReadBesideItsTrailer) {
   const auto appended = world->Append({5}, {300'000});
   ASSERT_TRUE(appended.has_value()) << appended.error().ToString();
   const Kept kept = appended->front();
-  const Buffer buffer = world->pool.Take(4096 + 65'536);
+  BufferPool pool;
+  const Buffer buffer = pool.Take(4096 + 65'536);
   const auto trailer = buffer.bytes().first(4096), body = buffer.bytes().subspan(4096, 65'536);
   const auto fetch = [&](const tier::Location& location) {
     return world.loop->BlockOn(world->tier->FetchSome(location, kept.bytes, trailer, 131'072, body));
@@ -284,7 +285,7 @@ TEST(FlashTier, APartOfARecordIsReadBesideItsTrailer) {
   ASSERT_TRUE(fetched.has_value()) << fetched.error().ToString();
   EXPECT_TRUE(fetched->seal.HasKey(KeyOf(5)));
   EXPECT_EQ(fetched->stamp.sequence, kept.sequence);
-  const Block whole(world->pool, 5, {300'000});
+  const Block whole(pool, 5, {300'000});
   EXPECT_TRUE(std::ranges::equal(body, whole.body.bytes().subspan(131'072, 65'536)));
   for (const std::size_t size : {trailer.size(), body.size()}) {
     world.disk.set_faults([&](const io::IoRequest& request, const std::string&) {

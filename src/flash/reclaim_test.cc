@@ -97,6 +97,8 @@ TEST(FlashReclaim, R10AMovedRecordKeepsWhenItWasBornAndWhenItExpires) {
     const std::uint64_t number = NumberOf(entry);
     EXPECT_EQ(entry.expiry, ExpiryOf(number));
     EXPECT_EQ(entry.conversation, number % 3);
+    EXPECT_EQ(entry.parent, KeyOf(number - 1));
+    EXPECT_TRUE(entry.incarnation == 7 && entry.group == 1 && entry.parts == 1 && entry.body_bytes == 5'000);
     EXPECT_EQ(entry.born, born.contains(number) ? born[number] : entry.sequence);
     moved += born.contains(number);
   }

@@ -395,5 +395,37 @@ TEST_F(SlotsTest, R14PinnedChunksAreNotProposed) {
   EXPECT_EQ(slots_.BestToEmpty(large), (HeaderRange{8, 2}));
 }
 
+// What a header says under a check that holds, and a place that an entry says.
+TEST_F(SlotsTest, R1OnlyChunksAndPlacesThatItWouldGiveOutItselfAreAdopted) {
+  Slots slots(words_, node_.arena);
+  const arena::Geometry& geometry = node_.arena.geometry();
+  const SlotSize size =
+      SlotSize::For(record::RecordBytes(100 * kKiB, geometry.alignment), geometry.alignment);
+  const std::uint64_t bytes = size.bytes;
+  for (const SlotSize wrong :
+       {SlotSize{0, 1}, SlotSize{bytes + 1, 1}, SlotSize{bytes + 512, 1}, SlotSize{bytes, 2},
+        SlotSize{bytes, 0}, SlotSize{3 * kMaxBodyBytes, 1}, SlotSize{1ull << 60, 1}}) {
+    EXPECT_FALSE(slots.AdoptChunk(0, wrong)) << wrong.bytes << " in " << wrong.chunk_headers;
+  }
+  EXPECT_EQ(slots.counts().chunks, 0u);
+  ASSERT_TRUE(slots.AdoptChunk(0, size));
+  EXPECT_FALSE(slots.AdoptChunk(0, size)) << "it is taken";
+  const std::uint64_t count = arena::kHeaderSpanBytes / bytes;
+  const auto place = [&](std::uint64_t offset) { return geometry.place(offset); };
+  ASSERT_TRUE(slots.AdoptUsed(place(bytes)));
+  EXPECT_FALSE(slots.AdoptUsed(place(bytes))) << "it is used already";
+  ASSERT_TRUE(slots.AdoptUsed(place((count - 1) * bytes)));
+  for (const std::uint64_t no_slot : {bytes + geometry.alignment, count * bytes, arena::kHeaderSpanBytes}) {
+    EXPECT_FALSE(slots.AdoptUsed(place(no_slot))) << no_slot;
+    EXPECT_FALSE(slots.used(place(no_slot))) << no_slot;
+  }
+  EXPECT_FALSE(slots.used(place(geometry.slots_bytes())));
+  EXPECT_FALSE(slots.used(place(0)));
+  EXPECT_EQ(slots.counts().used_slots, 2u);
+  EXPECT_EQ(slots.counts().used_bytes, 2 * bytes);
+  slots.EndAdoption();
+  EXPECT_EQ(slots.counts().chunks, 1u);
+}
+
 }  // namespace
 }  // namespace cistern::memory

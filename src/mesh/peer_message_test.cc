@@ -82,6 +82,49 @@ TEST(PeerMessageTest, WhatNoMemberSaysIsRefused) {
   EXPECT_FALSE(DecodeBlockHead(Encode(head)).has_value());
 }
 
+// What they say is an index, a length or a time of whoever hears it.
+TEST(PeerMessageTest, NumbersPastTheirRangeAreRefused) {
+  const auto change = [](std::uint32_t number) {
+    return DecodeSampleNotice(Encode(SampleNotice{.changes = {{{5, number}, false}, {{5, 0}, false}}}));
+  };
+  EXPECT_TRUE(change(Sample::kNumbers - 1).has_value());
+  EXPECT_FALSE(change(Sample::kNumbers).has_value());
+  const auto page = [](std::uint32_t number) {
+    return DecodeSnapshotPage(Encode(SnapshotPage{.samples = {{5, number}, {5, 0}}}));
+  };
+  EXPECT_TRUE(page(Sample::kNumbers - 1).has_value());
+  EXPECT_FALSE(page(Sample::kNumbers).has_value());
+  const auto run = [](std::uint32_t blocks) {
+    return DecodeMatchReply(
+        Encode(MatchReply{.runs = {{blocks, Where::kMemory, 4}, {1, Where::kMemory, 4}}}));
+  };
+  EXPECT_TRUE(run(PeerMessageLimits::kKeys).has_value());
+  EXPECT_FALSE(run(PeerMessageLimits::kKeys + 1).has_value());
+  EXPECT_FALSE(DecodeMatchReply(Encode(MatchReply{.a = -1})).has_value());
+  BlockRequest request{1, SomeName(), 2, KeyNumber(3), 4, 0};
+  EXPECT_TRUE(DecodeBlockRequest(Encode(request)).has_value());
+  request.worth_us = -1;
+  EXPECT_FALSE(DecodeBlockRequest(Encode(request)).has_value());
+  request.worth_us = 5;
+  request.name.tenant = "";
+  EXPECT_FALSE(DecodeBlockRequest(Encode(request)).has_value());
+  request.name = SomeName();
+  std::vector<std::byte> bytes = Encode(request);
+  const std::size_t length_at = 8 + 4 + request.name.tenant.size() + request.name.list_hash.size() + 2;
+  ASSERT_EQ(bytes[length_at], std::byte{16});
+  bytes.resize(bytes.size() + 100);
+  for (const std::uint8_t length : {0, 33, 255}) {
+    bytes[length_at] = std::byte{length};
+    EXPECT_FALSE(DecodeBlockRequest(bytes).has_value()) << int{length};
+  }
+  bytes[length_at] = std::byte{32};
+  EXPECT_TRUE(DecodeBlockRequest(bytes).has_value());
+  EXPECT_FALSE(
+      DecodeOfferReply(Encode(OfferReply{.refusal = static_cast<OfferReply::Refusal>(5)})).has_value());
+  EXPECT_TRUE(DecodeOfferReply(Encode(OfferReply{.refusal = OfferReply::Refusal::kFailed})).has_value());
+  EXPECT_FALSE(DecodeRoomNotice(Encode(RoomNotice{.role = static_cast<Role>(9)})).has_value());
+}
+
 Offer SomeOffer() {
   Offer offer;
   offer.chain = {.history = 5, .name = {.tenant = "t"}, .matched = 1};
@@ -100,6 +143,10 @@ TEST(PeerMessageTest, HandOverSaysWhatItSaid) {
   EXPECT_EQ(DecodeOffer(Encode(SomeOffer())), SomeOffer());
   Offer with_list = SomeOffer();
   with_list.list = {std::byte{1}, std::byte{2}};
+  EXPECT_EQ(DecodeOffer(Encode(with_list)), with_list);
+  with_list.names = {"production", "staging"};
+  EXPECT_EQ(DecodeOffer(Encode(with_list)), with_list);
+  with_list.list.clear();
   EXPECT_EQ(DecodeOffer(Encode(with_list)), with_list);
   const RoomNotice room{.memory_bytes = 1u << 30, .drains = true, .role = Role::kStore, .free_bytes = 77};
   EXPECT_EQ(DecodeRoomNotice(Encode(room)), room);

@@ -314,6 +314,34 @@ TEST_F(ConversationsTest, AnEndThatIsRefusedForgetsNothingOfWhatOthersUse) {
   EXPECT_EQ(End(kAnn), 3u);
 }
 
+// Of many that hang below nothing of its own: some of them have gone by then, and the rest is its own as
+// before.
+TEST_F(ConversationsTest, AnEndThatIsRefusedHalfWayForgetsNothingOfTheRest) {
+  constexpr std::uint64_t kTops = 600;
+  Make({.headers = 4});
+  for (std::uint64_t n = 0; n < kTops; ++n) Say(kAnn, 1'000 + 2 * n, 1'001 + 2 * n);
+  Say(kAnn, 1, 2);
+  Hit(kBob, 1);
+  int writes = 0;
+  t->disk.set_faults([&](const io::IoRequest& request, const std::string&) {
+    // Of the first drops, in both copies, and no more.
+    const bool fails = request.kind == io::IoRequest::Kind::kWrite && ++writes > 4;
+    return fails ? io::Fault{io::FaultKind::kIoError, 0} : io::Fault{};
+  });
+  const auto refused = t->Run(t->store->EndConversation(ns.slot, kAnn));
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code(), Code::kIoError);
+  t->disk.set_faults({});
+  const std::uint64_t left = Occupied().blocks;
+  EXPECT_LT(left, 2 * kTops + 2);
+  EXPECT_GT(left, 2u);
+  EXPECT_EQ(End(kAnn), left - 1);
+  EXPECT_TRUE(Here(1)) << "another one uses it";
+  EXPECT_EQ(Occupied().records, 1u);
+  EXPECT_EQ(End(kBob), 1u);
+  EXPECT_EQ(Occupied().conversations, 0u);
+}
+
 TEST_F(ConversationsTest, Promise5ALongConversationEndsInSteps) {
   Make({.headers = 4});
   Say(kAnn, 1, 1500);

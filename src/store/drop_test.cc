@@ -179,6 +179,67 @@ TEST_F(BlockStoreTest, R10ANamespaceDropChangesItsIncarnation) {
   EXPECT_TRUE(Exact(1) && Exact(2));
 }
 
+TEST_F(BlockStoreTest, R10ANamespaceDropEndsItsOwnPutsAlone) {
+  Make();
+  const Attached first = ns;
+  Attach(OneGroup("other"));
+  const Attached second = ns;
+  std::vector<PutId> puts;
+  for (const Attached& each : {first, second}) {
+    ns = each;
+    for (std::uint64_t n = 1; n <= 3; ++n) {
+      PartWrite part = Part(n, n == 1 ? std::nullopt : std::optional(n - 1));
+      part.held = true;
+      puts.push_back(part.put_id);
+      ASSERT_EQ(WriteOne(std::move(part)).state, State::kPending);
+    }
+  }
+  ASSERT_EQ(Occupied().pending, 6u);
+  const auto dropped = t->Run(t->store->DropNamespace(first.slot));
+  ASSERT_TRUE(dropped.has_value());
+  EXPECT_EQ(Occupied().pending, 3u);
+  ns = first;
+  (void)t->Run(t->store->Publish(Me(), first.slot, std::span(puts).first(3)));
+  EXPECT_FALSE(Here(1) || Here(2) || Here(3));
+  ns = second;
+  ASSERT_TRUE(t->Run(t->store->Publish(Me(), second.slot, std::span(puts).last(3))).has_value());
+  EXPECT_TRUE(Exact(1) && Exact(2) && Exact(3));
+  EXPECT_EQ(Occupied().pending, 0u);
+}
+
+// Of what came after the drop it takes nothing.
+TEST_F(BlockStoreTest, APutMadeUnderADropInProgressIsNotEndedByIt) {
+  Make({.headers = 4});
+  PutChain(1, 600);
+  const BlockKey key = Key(2);
+  Task<Result<std::uint64_t>> drop = t->store->Drop(ns.slot, std::span(&key, 1));
+  ASSERT_FALSE(drop.done());
+  EXPECT_EQ(Put(3, 2), State::kPending);
+  EXPECT_EQ(*t->Run(std::move(drop)), 599u);
+  EXPECT_EQ(Occupied().pending, 1u);
+  EXPECT_EQ(Put(2, 1), State::kPublished);
+  EXPECT_TRUE(Exact(2) && Exact(3));
+}
+
+TEST_F(BlockStoreTest, R10ADropWhoseTombstoneIsNotDurableIsNotAcknowledged) {
+  Make();
+  PutChain(1, 3);
+  PutChain(11, 13);
+  int left = 1;
+  t->disk.set_faults([&](const io::IoRequest&, const std::string&) {
+    return left-- > 0 ? io::Fault{io::FaultKind::kIoError, 0} : io::Fault{};
+  });
+  const BlockKey keys[] = {Key(2), Key(12)};
+  const auto dropped = t->Run(t->store->Drop(ns.slot, keys));
+  ASSERT_FALSE(dropped.has_value());
+  EXPECT_EQ(dropped.error().code(), Code::kIoError);
+  EXPECT_FALSE(Here(2) || Here(3) || Here(12) || Here(13)) << "it has happened all the same";
+  EXPECT_TRUE(Drop(2).has_value() && Drop(11).has_value());
+  Restart();
+  EXPECT_TRUE(Exact(1));
+  EXPECT_FALSE(Here(2) || Here(3) || Here(11) || Here(12) || Here(13));
+}
+
 TEST_F(BlockStoreTest, R10ATimeToLiveIsAHardLimitAndCutsDescendants) {
   Make();
   PartWrite mortal = Part(1, {});
