@@ -43,6 +43,18 @@ class CellTest : public ::testing::Test {
     const auto client = cell_.etcd.Client("somebody");
     ASSERT_TRUE(cell_.loop->BlockOn(client->Commit(write, cell_.clock.Now().PlusUs(kSecond))).has_value());
   }
+  // From the first to the second: it holds all that it can, until the network is healed.
+  void FillTheConnectionOfTwo() {
+    cell_.network.Cut("a", "b");
+    for (int round = 0; round < 4; ++round) {
+      std::vector<std::byte> message(net::ControlLimits::kPayloadBytes);
+      while (!message.empty()) {
+        if (!member(0).links().Tell(member(1).options().process_number, 99, message).ok())
+          message.resize(message.size() / 2);
+      }
+      cell_.RunFor(1'000);
+    }
+  }
   std::size_t KeysOf(const std::string& prefix) {
     const auto client = cell_.etcd.Client("somebody");
     const auto found = cell_.loop->BlockOn(
@@ -74,16 +86,7 @@ TEST_F(CellTest, DropIsAcknowledgedOnceEveryMemberHasAppliedIt) {
 
 TEST_F(CellTest, WhatIsAppliedIsHeardThoughOtherMessagesFilledTheConnectionMeanwhile) {
   StartCell(2);
-  PeerLinks& links = member(0).links();
-  const std::uint64_t other = member(1).options().process_number;
-  cell_.network.Cut("a", "b");
-  for (int round = 0; round < 4; ++round) {
-    std::vector<std::byte> message(net::ControlLimits::kPayloadBytes);
-    while (!message.empty()) {
-      if (!links.Tell(other, 99, message).ok()) message.resize(message.size() / 2);
-    }
-    cell_.RunFor(1'000);
-  }
+  FillTheConnectionOfTwo();
   auto drop = member(1).Drop(DropOfKeys(name_, {KeyOf(1)}), DropWait::kApplied,
                              cell_.clock.Now().PlusUs(20 * kSecond));
   const std::int64_t before = member(0).state().applied;
@@ -241,7 +244,9 @@ class SlowListener final : public PeerListener {
   Executor& executor() { return executor_; }
   void Connected(std::uint64_t) override {}
   void Disconnected(std::uint64_t) override {}
-  void Heard(std::uint64_t, std::uint16_t, net::ConstPiece) override {}
+  void Heard(std::uint64_t, std::uint16_t type, net::ConstPiece payload) override {
+    if (type == kRoomNotice) room = DecodeRoomNotice(payload);
+  }
   Task<Result<std::vector<std::byte>>> Answer(std::uint64_t, std::uint16_t, net::ConstPiece,
                                               Instant) override {
     ++asked;
@@ -251,10 +256,25 @@ class SlowListener final : public PeerListener {
 
   int asked = 0;
   Event let;
+  std::optional<RoomNotice> room;  // that it heard last
 
  private:
   Executor& executor_;
 };
+
+TEST_F(CellTest, TheLatestOfWhatAMemberHasIsHeardThoughTheConnectionWasFull) {
+  StartCell(2);
+  SlowListener listener(cell_.executor());
+  member(1).SetListener(&listener);
+  FillTheConnectionOfTwo();
+  for (const bool drains : {true, false, true}) {
+    member(0).links().TellLatest(member(1).options().process_number, kRoomNotice,
+                                 Encode({5, drains, Role::kEngine, 0}));
+  }
+  cell_.network.Heal("a", "b");
+  EXPECT_TRUE(cell_.RunUntil(kSecond, [&] { return listener.room && listener.room->drains; }));
+  member(1).SetListener(nullptr);
+}
 
 TEST_F(CellTest, MemberThatIsStillAnsweringIsReachedAgainAtOnce) {
   StartCell(2);

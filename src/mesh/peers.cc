@@ -107,37 +107,15 @@ void Peers::Heard(std::uint64_t process_number, const HeardApplied& said) {
 }
 
 void Peers::TellApplied() {
-  for (auto& [process_number, to] : connected_) to.told = false;
-  TellThoseBehind();
-}
-
-// A connection that takes nothing more ends by itself, and the next one begins with what is true then; one
-// that is full of other messages may go on.
-void Peers::TellThoseBehind() {
   const std::vector<std::byte> payload = Encode({state_.history, state_.applied, state_.last_applied});
-  bool all = true;
-  for (auto& [process_number, to] : connected_) {
-    if (!to.told) to.told = to.connection->Tell(kAppliedNotice, payload).code() != Code::kBusy;
-    all = all && to.told;
-  }
-  if (!all) behind_.Set();
-}
-
-Task<void> Peers::TellAgain() {
-  for (;;) {
-    co_await behind_.Wait();
-    behind_.Reset();
-    (void)co_await SleepUntil(executor().Now().PlusUs(PeerLimits::kAgainUs));
-    TellThoseBehind();
-  }
+  for (auto& [process_number, to] : connected_) TellLatest(to, kAppliedNotice, payload);
 }
 
 void Peers::SetListener(PeerListener* listener, std::string rail_address) {
   hears_ = listener;
   rail_address_ = std::move(rail_address);
-  for (const auto& [process_number, to] : connected_) {
-    if (!rail_address_.empty())
-      (void)to.connection->Tell(kRailNotice, std::as_bytes(std::span(rail_address_)));
+  for (auto& [process_number, to] : connected_) {
+    if (!rail_address_.empty()) TellLatest(to, kRailNotice, std::as_bytes(std::span(rail_address_)));
     if (hears_ != nullptr) hears_->Connected(process_number);
   }
 }
@@ -152,6 +130,32 @@ Status Peers::Tell(std::uint64_t peer, std::uint16_t type, net::ConstPiece paylo
   const auto at = connected_.find(peer);
   if (at == connected_.end()) return Status(Code::kGone, "there is no connection to this member");
   return at->second.connection->Tell(type, payload);
+}
+
+void Peers::TellLatest(std::uint64_t peer, std::uint16_t type, net::ConstPiece payload) {
+  if (const auto at = connected_.find(peer); at != connected_.end()) TellLatest(at->second, type, payload);
+}
+
+// A connection that takes nothing more ends by itself, and the next one begins with what is true then; one
+// that is full of other messages may go on.
+void Peers::TellLatest(Connected& to, std::uint16_t type, net::ConstPiece payload) {
+  if (to.connection->Tell(type, payload).code() == Code::kBusy) {
+    to.untold[type].assign(payload.begin(), payload.end());
+    behind_.Set();
+  } else {
+    to.untold.erase(type);
+  }
+}
+
+Task<void> Peers::TellAgain() {
+  for (;;) {
+    co_await behind_.Wait();
+    behind_.Reset();
+    (void)co_await SleepUntil(executor().Now().PlusUs(PeerLimits::kAgainUs));
+    for (auto& [process_number, to] : connected_) {
+      for (const auto& [type, payload] : std::exchange(to.untold, {})) TellLatest(to, type, payload);
+    }
+  }
 }
 
 Task<Result<std::vector<std::byte>>> Peers::Ask(std::uint64_t peer, std::uint16_t type,
@@ -304,7 +308,7 @@ Task<Result<std::int64_t>> Peers::Serve(std::unique_ptr<net::Stream> stream) {
     const Listed listed{*this, process_number, connection};
     const bool another = connected_.erase(process_number) > 0;
     if (another && hears_ != nullptr) hears_->Disconnected(process_number);
-    connected_[process_number] = {.connection = &connection, .rail_address = {}};
+    connected_[process_number] = {.connection = &connection, .rail_address = {}, .untold = {}};
     (void)connection.Tell(kAppliedNotice, Encode({state_.history, state_.applied, state_.last_applied}));
     if (!rail_address_.empty()) (void)connection.Tell(kRailNotice, std::as_bytes(std::span(rail_address_)));
     if (hears_ != nullptr) hears_->Connected(process_number);

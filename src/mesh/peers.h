@@ -59,6 +59,7 @@ class Peers final : public PeerLinks {
   std::vector<std::uint64_t> Reachable() const override;
   bool SameZone(std::uint64_t peer) const override { return near_.contains(peer); }
   Status Tell(std::uint64_t peer, std::uint16_t type, net::ConstPiece payload) override;
+  void TellLatest(std::uint64_t peer, std::uint16_t type, net::ConstPiece payload) override;
   Task<Result<std::vector<std::byte>>> Ask(std::uint64_t peer, std::uint16_t type,
                                            std::vector<std::byte> payload, Instant deadline) override;
   std::string RailAddress(std::uint64_t peer) const override;
@@ -69,10 +70,10 @@ class Peers final : public PeerLinks {
   struct Connected {
     net::ControlConnection* connection = nullptr;
     std::string rail_address;
-    bool told = true;  // how far this member has come
+    std::map<std::uint16_t, std::vector<std::byte>> untold;  // by type, the latest there was no room for
   };
 
-  void TellThoseBehind();
+  void TellLatest(Connected& to, std::uint16_t type, net::ConstPiece payload);
   Task<void> TellAgain();
   Task<void> Accept();
   Task<void> FollowView();

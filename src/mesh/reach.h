@@ -85,6 +85,9 @@ class PeerLinks {
   virtual bool SameZone(std::uint64_t peer) const = 0;
   // As net::ControlConnection: kGone where there is no connection. The payload is copied.
   virtual Status Tell(std::uint64_t peer, std::uint16_t type, net::ConstPiece payload) = 0;
+  // The same of what takes the place of all that was told of this type: where the connection is full, the
+  // latest goes as soon as there is room.
+  virtual void TellLatest(std::uint64_t peer, std::uint16_t type, net::ConstPiece payload) = 0;
   virtual Task<Result<std::vector<std::byte>>> Ask(std::uint64_t peer, std::uint16_t type,
                                                    std::vector<std::byte> payload, Instant deadline) = 0;
   // Where it serves blocks; empty: it has not said so.

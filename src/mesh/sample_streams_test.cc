@@ -16,6 +16,7 @@ class PageLinks final : public PeerLinks {
   std::vector<std::uint64_t> Reachable() const override { return {5}; }
   bool SameZone(std::uint64_t) const override { return false; }
   Status Tell(std::uint64_t, std::uint16_t, net::ConstPiece) override { return Status(); }
+  void TellLatest(std::uint64_t, std::uint16_t, net::ConstPiece) override {}
   Task<Result<std::vector<std::byte>>> Ask(std::uint64_t, std::uint16_t, std::vector<std::byte>,
                                            Instant) override {
     ++asked;

@@ -63,10 +63,9 @@ void Sharing::SetDraining(bool draining) {
   TellRoom();
 }
 
-// A connection that takes nothing more ends by itself, and the next one begins with what is true then.
 void Sharing::TellRoom(std::uint64_t peer) {
   room_.free_bytes = room_.memory_bytes - std::min(room_.memory_bytes, parts_.store.occupancy().bytes);
-  (void)parts_.links.Tell(peer, kRoomNotice, Encode(room_));
+  parts_.links.TellLatest(peer, kRoomNotice, Encode(room_));
 }
 
 void Sharing::TellRoom() {

@@ -123,6 +123,9 @@ class TestLinks final : public PeerLinks {
     if (lose_notices) return Status();
     return at->second->Tell(type, payload);
   }
+  void TellLatest(std::uint64_t peer, std::uint16_t type, net::ConstPiece payload) override {
+    (void)Tell(peer, type, payload);
+  }
   Task<Result<std::vector<std::byte>>> Ask(std::uint64_t peer, std::uint16_t type,
                                            std::vector<std::byte> payload, Instant deadline) override {
     ++questions[type];
