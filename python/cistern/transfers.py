@@ -221,7 +221,8 @@ class Transfers:
         return self._native.in_flight()
 
     def event_fd(self) -> int:
-        """Readable while poll() has something to give; for epoll and asyncio. Owned by this object."""
+        """Readable while poll() has something to give, and at times when it has nothing; for epoll and asyncio.
+        Owned by this object."""
         return self._native.event_fd()
 
     def close(self) -> None:

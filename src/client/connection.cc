@@ -30,10 +30,17 @@ constexpr const char* kStagingName = "the session's staging";
 struct Received {
   std::size_t bytes = 0;
   std::vector<Fd> descriptors;
+  bool cut = false;  // there were more descriptors
 };
 
 Status Late(const std::string& path) {
   return Status(Code::kTooLate, Text("the node at ", path, " did not answer within the deadline"));
+}
+
+Status NoRoomForDescriptors(const std::string& path) {
+  return Status(Code::kIoError, Text("the node at ", path,
+                                     " gave descriptors for which this process has no room: close some, or "
+                                     "raise its limit (ulimit -n)"));
 }
 
 // Waits until the socket has one of `events`; kTooLate at the deadline.
@@ -124,6 +131,7 @@ Result<Received> Receive(int socket, std::span<std::byte> message, std::int64_t 
     if (got == 0) return Error(Code::kGone, Text("the node at ", path, " hung up: connect again"));
     Received received;
     received.bytes = static_cast<std::size_t>(got);
+    received.cut = (header.msg_flags & MSG_CTRUNC) != 0;
     for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
       if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
       std::size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -170,6 +178,7 @@ Status CheckWelcome(const wire::Welcome& welcome, const Received& received, cons
                                                                       : Code::kDenied;
     return Status(code, TextOf(welcome.message));
   }
+  if (received.cut) return NoRoomForDescriptors(path);
   if (received.descriptors.size() != 6)
     return Status(Code::kMismatch,
                   Text("the node at ", path, " gave ", received.descriptors.size(), " descriptors, not 6"));
@@ -240,6 +249,14 @@ Status MapAll(Connection& connection, std::vector<Fd>& given) {
   connection.core_event = std::move(given[4]);
   connection.client_event = std::move(given[5]);
   return CheckFiles(connection);
+}
+
+Result<Mapping> MapGranted(const Connection& connection, const Received& received) {
+  if (received.cut) return Error(NoRoomForDescriptors(connection.path));
+  if (received.descriptors.size() != 1)
+    return Error(Code::kMismatch,
+                 Text("the node at ", connection.path, " granted staging without its memory"));
+  return Mapping::MapWhole(received.descriptors[0].get(), kStagingName, Access::kReadWrite, Pages::kAtOnce);
 }
 
 Result<wire::Hello> HelloFor(const ConnectOptions& options) {
@@ -321,12 +338,13 @@ Result<Grant> AwaitStaging(const Connection& connection, std::int64_t deadline_n
     return Error(
         grant.code <= static_cast<std::uint32_t>(kLastCode) ? static_cast<Code>(grant.code) : Code::kBusy,
         TextOf(grant.message));
-  if (received->descriptors.size() != 1)
-    return Error(Code::kMismatch,
-                 Text("the node at ", connection.path, " granted staging without its memory"));
-  Result<Mapping> memory =
-      Mapping::MapWhole(received->descriptors[0].get(), kStagingName, Access::kReadWrite, Pages::kAtOnce);
-  if (!memory) return Error(std::move(memory.error()));
+  Result<Mapping> memory = MapGranted(connection, *received);
+  if (!memory) {
+    // What cannot be used is not kept from others.
+    const auto* page = reinterpret_cast<const wire::SessionMemory*>(connection.session.data());
+    if (page->takes_staging_back != 0) static_cast<void>(GiveStagingBack(connection, grant.area));
+    return Error(std::move(memory.error()));
+  }
   return Grant{.area = grant.area, .memory = std::move(*memory)};
 }
 

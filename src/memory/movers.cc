@@ -47,17 +47,15 @@ class ThreadMovers::Body {
         poll_us_(options.poll_us),
         processors_(options.processors),
         done_(std::move(done)) {
-    for (std::uint32_t i = 0; i < options.threads; ++i) threads_.emplace_back([this] { Serve(); });
+    try {
+      for (std::uint32_t i = 0; i < options.threads; ++i) threads_.emplace_back([this] { Serve(); });
+    } catch (const std::system_error&) {
+      End();  // those that there are
+      throw;
+    }
   }
 
-  ~Body() {
-    {
-      std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    work_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
+  ~Body() { End(); }
 
   void Submit(MoverJob& job) {
     bool wake;
@@ -72,6 +70,15 @@ class ThreadMovers::Body {
   }
 
  private:
+  void End() {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    work_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
   void Serve() {
     // Where that is refused they run anywhere: slower, and right.
     if (!processors_.empty()) static_cast<void>(RunOn(processors_));

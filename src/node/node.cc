@@ -12,6 +12,7 @@
 #include <future>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -105,6 +106,18 @@ admin::TraceResource TraceResourceOf(const NodeOptions& options) {
           {"cistern.tenant", options.tenant}};
 }
 
+// Where the system has no thread for what `start` starts, that is a start error.
+template <class Start>
+Status StartingThreads(Start start) {
+  try {
+    start();
+    return Status();
+  } catch (const std::system_error& error) {
+    return Status(Code::kBusy, Text("a thread cannot be started: ", error.what(),
+                                    "; raise the limit of processes (ulimit -u)"));
+  }
+}
+
 std::string PathsOf(const FlashPlaces& places) {
   return Joined(places.devices, ", ", &flash::FlashDeviceOptions::path);
 }
@@ -118,11 +131,13 @@ class Node::Core {
   static Result<std::unique_ptr<Core>> Make(NodeOptions options) {
     if (Status status = ResolveNodeOptions(options); !status.ok()) return Error(status);
     auto core = std::unique_ptr<Core>(new Core(std::move(options)));
-    Status status = core->Open();
-    if (status.ok()) {
-      core->thread_ = std::thread([raw = core.get()] { raw->Run(); });
-      status = core->AwaitStart();
-    }
+    Status opened;
+    Status status = StartingThreads([&] {
+      opened = core->Open();
+      if (opened.ok()) core->thread_ = std::thread([raw = core.get()] { raw->Run(); });
+    });
+    if (status.ok()) status = std::move(opened);
+    if (status.ok()) status = core->AwaitStart();
     if (!status.ok()) {
       if (core->file_) core->file_->GiveBack();
       return Error(status);
@@ -188,6 +203,7 @@ class Node::Core {
   Status AwaitStart();
   void Run();
   Task<Status> SetUp(Executor& executor);
+  void MakeMovers(const memory::ThreadMoversOptions& movers);
   Task<Status> RecoverStore();
   Task<Result<std::unique_ptr<tier::Tier>>> OpenTier(tier::JournalView journal);
   Task<Status> JoinCell();
@@ -388,23 +404,17 @@ Task<Status> Node::Core::SetUp(Executor& executor) {
   movers.threads = options_.movers;
   movers.poll_us = options_.poll_us;
   if (Status status = movers.Validate(); !status.ok()) co_return status;
-  const auto done = [this](Work& job) { loop_->PostRemote(job); };
-  if (file_->plan().near() == 1) {
-    parts.movers = std::make_unique<memory::ThreadMovers>(words_, clock_, movers, done);
-  } else {
-    parts.movers = std::make_unique<memory::NodeMovers>(
-        memory::NodeMovers::Parts{words_, clock_, file_->arena(), file_->plan(), file_->nodes()}, movers,
-        done);
-  }
-  parts.blocked = std::make_unique<memory::ThreadMovers>(
-      words_, clock_, memory::ThreadMoversOptions{.threads = 1, .poll_us = 0}, done);
+  if (Status status = StartingThreads([&] { MakeMovers(movers); }); !status.ok()) co_return status;
   Status recovered = co_await RecoverStore();
   if (!recovered.ok()) co_return recovered;
   facts_.warm_us = clock_.Now().UsSince(started_at_);
   // Only now: what is recovered is in memory already, the rest can be touched beside the first calls.
-  fault_in_ = std::make_unique<memory::FaultIn>(*file_, parts.slots->headers(), [this](const Status& gone) {
+  const auto no_more = [this](const Status& gone) {
     log_->Log(LogLevel::kWarning, "huge pages: memory gets no more of them: ", gone.message());
-  });
+  };
+  Status touching = StartingThreads(
+      [&] { fault_in_ = std::make_unique<memory::FaultIn>(*file_, parts.slots->headers(), no_more); });
+  if (!touching.ok()) co_return touching;
   // Said before anybody asks what may be put here; it grows when it serves.
   SetMemory(file_->asked_headers());
   if (!options_.cell.empty()) {
@@ -423,6 +433,20 @@ Task<Status> Node::Core::SetUp(Executor& executor) {
             parts.store->tier() == nullptr ? "" : Text(" of ", parts.store->occupancy().blocks, " blocks"),
             " after ", DurationText(static_cast<std::uint64_t>(facts_.warm_us)));
   co_return Status();
+}
+
+void Node::Core::MakeMovers(const memory::ThreadMoversOptions& movers) {
+  Parts& parts = *parts_;
+  const auto done = [this](Work& job) { loop_->PostRemote(job); };
+  if (file_->plan().near() == 1) {
+    parts.movers = std::make_unique<memory::ThreadMovers>(words_, clock_, movers, done);
+  } else {
+    parts.movers = std::make_unique<memory::NodeMovers>(
+        memory::NodeMovers::Parts{words_, clock_, file_->arena(), file_->plan(), file_->nodes()}, movers,
+        done);
+  }
+  parts.blocked = std::make_unique<memory::ThreadMovers>(
+      words_, clock_, memory::ThreadMoversOptions{.threads = 1, .poll_us = 0}, done);
 }
 
 Task<Status> Node::Core::RecoverStore() {

@@ -41,11 +41,22 @@ std::size_t Closer::waiting() const {
   return state_->sockets.size();
 }
 
+// Not by closing it, which another may do later: a loop that watched it has it for a while, and whoever is
+// the last throws away what is unread.
+void Closer::Empty(int socket) {
+  for (Unread next = NextIn(socket); next == Unread::kMessage || next == Unread::kDescriptors;
+       next = NextIn(socket)) {
+    char byte;
+    static_cast<void>(!recv(socket, &byte, sizeof(byte), MSG_DONTWAIT));
+  }
+}
+
 void Closer::Run(State& state) {
   std::unique_lock lock(state.mutex);
   while (!state.sockets.empty()) {
     Fd first = std::move(state.sockets.front());
     lock.unlock();
+    Empty(first.get());
     first.Close();
     lock.lock();
     state.sockets.pop_front();

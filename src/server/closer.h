@@ -23,6 +23,7 @@ class Closer final {
  private:
   struct State;
   static void Run(State& state);
+  static void Empty(int socket);
   // The thread's too: a node that ends does not wait for it.
   const std::shared_ptr<State> state_;
 };

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "client/extents.h"
+
 namespace cistern::transfer {
 namespace {
 
@@ -122,9 +124,22 @@ bool SaveMove::StagingMayBeFree(const Leave& leave) const {
   return !refusal_ || budget_.given() != refusal_->given || leave.deadline_us <= refusal_->ask_again_us;
 }
 
+// A write would wait for it until its deadline, and with it the thread, which has others to report and may be
+// told to end. What is given back here is the write's that follows.
+bool SaveMove::StagingIsThere(std::size_t count, const Leave& leave) {
+  if (leave.deadline_us <= kStagingUs) return true;  // that is no longer
+  const Result<Staging> staging =
+      store_.AllocateStaging(count * client::Extents::Rounded(save_.pages->part_bytes()));
+  return staging || staging.error().code() != Code::kTooLate;
+}
+
 Step SaveMove::WriteBatch(std::size_t count, const Leave& leave) {
   const std::size_t fragments = save_.pages->fragments();
   const std::uint64_t bytes = count * save_.pages->part_bytes();
+  if (!StagingIsThere(count, leave)) {
+    budget_.Give(bytes);
+    return Step::kWaits;
+  }
   std::vector<std::span<std::byte>> pieces(count * fragments);
   std::vector<std::span<const std::byte>> sources(pieces.size());
   std::vector<BlockWrite> writes(count);

@@ -141,11 +141,15 @@ class SaveMove final : public Move {
     std::size_t count;
     std::uint64_t bytes;
   };
+  // AllocateStaging waits no longer.
+  static constexpr std::int64_t kStagingUs = 5'000'000;
   // How soon the node is asked again for staging that other sessions have.
   static constexpr std::int64_t kAskAgainUs = 5'000;
   bool CollectAnswers();
   // False: staging was refused, and nothing says yet that there is any.
   bool StagingMayBeFree(const Leave& leave) const;
+  // False: the node is silent, and has not granted what `count` blocks take.
+  bool StagingIsThere(std::size_t count, const Leave& leave);
   void Take(const Result<WriteResult>& result, std::size_t first, std::size_t count);
   Step WriteBatch(std::size_t count, const Leave& leave);
 

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 #include <fstream>
 
 #include "../real_node.h"
+#include "base/fd.h"
 #include "base/limits.h"
 #include "base/random.h"
 #include "memory/arena_file.h"
@@ -538,6 +540,34 @@ TEST_F(Killed, R10ASurvivorReadsNothingOnceItsNodeIsGoneAndNobodyFollows) {
   EXPECT_FALSE(lease_.still_good());
   const BlockKey key = KeyOf(1);
   EXPECT_FALSE(store_->Match(ns_, std::span(&key, 1)).Wait().has_value());
+}
+
+// The process has room for `free` descriptors more, while it calls.
+template <class Call>
+auto WithFewDescriptors(rlim_t free, Call call) {
+  const int next = Fd(dup(STDERR_FILENO)).get();
+  rlimit usual{};
+  EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &usual), 0);
+  const rlimit few{.rlim_cur = static_cast<rlim_t>(next) + free, .rlim_max = usual.rlim_max};
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  auto result = call();
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &usual), 0);
+  return result;
+}
+
+TEST_F(Killed, WhoHasNoRoomForDescriptorsIsToldSoAndKeepsNothingFromOthers) {
+  const auto told = [](const auto& result) {
+    ASSERT_FALSE(result.has_value());
+    EXPECT_EQ(result.error().code(), Code::kIoError) << result.error().ToString();
+    EXPECT_NE(result.error().message().find("ulimit -n"), std::string::npos) << result.error().message();
+  };
+  ConnectOptions connect;
+  connect.socket = options_.socket;
+  // The socket, the node's process and one of six.
+  told(WithFewDescriptors(3, [&] { return Store::Connect(connect); }));
+  for (int i = 0; i < 8; ++i) told(WithFewDescriptors(0, [&] { return store_->AllocateStaging(2u << 20); }));
+  const Result<Staging> much = store_->AllocateStaging(8u << 20);
+  EXPECT_TRUE(much.has_value()) << much.error().ToString();
 }
 
 TEST_F(Killed, P4NoLeaseIsGoodOnceASuccessorHasTheArena) {

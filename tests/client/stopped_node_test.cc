@@ -4,11 +4,15 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
+#include <filesystem>
 #include <fstream>
+#include <future>
 #include <memory>
 #include <span>
 #include <string>
@@ -79,44 +83,80 @@ TEST_F(Stopped, AThreadThatIsCancelledWhileItWaitsLeavesTheHandleToOthers) {
   }
 }
 
-// The first save waits for staging of the node until its own deadline, and with it the thread that saves.
-TEST_F(Stopped, Promise3ASaveBehindOneThatWaitsIsReportedByItsDeadlineToWhoWaitsForTheDescriptor) {
-  std::vector<std::byte> memory(2u << 20);
-  const transfer::Fragment fragment{memory.data(), memory.size(), memory.size()};
-  const auto pages = std::make_shared<const transfer::Pages>(
-      *transfer::Pages::Make({.fragments = std::span(&fragment, 1), .pages = 1}));
-  const auto store = std::make_shared<Store>(std::move(*store_));
-  store_.reset();
-  const auto transfers = *transfer::Transfers::Make(store, {});
-  const auto save = [&](std::uint64_t number, std::int64_t deadline_us) {
-    transfer::PageSave move;
-    move.ns = ns_;
-    move.keys = std::make_shared<const std::vector<BlockKey>>(1, KeyOf(number));
-    move.pages = pages;
-    move.page_ids = {0};
-    move.parents.resize(1);
-    move.deadline_us = deadline_us;
-    return *transfers->Submit(std::move(move));
-  };
-  save(2, 60'000'000);  // asks for what saves may have in staging
-  ASSERT_EQ(transfers->Wait(60'000'000).size(), 1u);
-  std::vector<Staging> all;
-  for (Result<Staging> more = store->AllocateStaging(1u << 20); more; more = store->AllocateStaging(1u << 20))
-    all.push_back(std::move(*more));
-  Stop();
-  const std::uint64_t first = save(3, 300'000'000), second = save(4, 1'000);
-  pollfd readable{.fd = transfers->event_fd(), .events = POLLIN, .revents = 0};
+// Saves of a session that has all of its staging in use, and then of a node that stands still: the first of
+// them asks it for more, and waits for the answer.
+class StoppedSaves : public Stopped {
+ protected:
+  void SetUp() override {
+    Stopped::SetUp();
+    const transfer::Fragment fragment{memory_.data(), memory_.size(), memory_.size()};
+    pages_ = std::make_shared<const transfer::Pages>(
+        *transfer::Pages::Make({.fragments = std::span(&fragment, 1), .pages = 1}));
+    shared_ = std::make_shared<Store>(std::move(*store_));
+    store_.reset();
+    transfers_ = *transfer::Transfers::Make(shared_, {});
+    Save(2, 60'000'000);  // asks for what saves may have in staging
+    ASSERT_EQ(transfers_->Wait(60'000'000).size(), 1u);
+    for (auto more = Take(); more; more = Take()) all_.push_back(std::move(*more));
+    Stop();
+  }
+  Result<Staging> Take() { return shared_->AllocateStaging(1u << 20); }
+  std::uint64_t Save(std::uint64_t number, std::int64_t deadline_us) {
+    transfer::PageSave save;
+    save.ns = ns_;
+    save.keys = std::make_shared<const std::vector<BlockKey>>(1, KeyOf(number));
+    save.pages = pages_;
+    save.page_ids = {0};
+    save.parents.resize(1);
+    save.deadline_us = deadline_us;
+    return *transfers_->Submit(std::move(save));
+  }
+  // Of this process, by its name: whether it waits for the node.
+  static bool WaitsForNode(const std::string& thread) {
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+      std::string name, call;
+      std::ifstream(task.path() / "comm") >> name;
+      std::ifstream(task.path() / "syscall") >> call;
+      if (name == thread && call == std::to_string(SYS_ppoll)) return true;
+    }
+    return false;
+  }
+
+  std::vector<std::byte> memory_ = std::vector<std::byte>(2u << 20);
+  std::shared_ptr<const transfer::Pages> pages_;
+  std::shared_ptr<Store> shared_;
+  std::unique_ptr<transfer::Transfers> transfers_;
+  std::vector<Staging> all_;
+};
+
+TEST_F(StoppedSaves, Promise3OneBehindAnotherIsReportedByItsDeadlineToWhoWaitsForTheDescriptor) {
+  const std::uint64_t first = Save(3, 300'000'000), second = Save(4, 1'000);
+  pollfd readable{.fd = transfers_->event_fd(), .events = POLLIN, .revents = 0};
   std::vector<transfer::TransferDone> done;
-  while (done.empty() && poll(&readable, 1, 60'000) == 1) done = transfers->Poll();
+  while (done.empty() && poll(&readable, 1, 60'000) == 1) done = transfers_->Poll();
   GoOn();
-  all.clear();
+  all_.clear();
   ASSERT_EQ(done.size(), 1u);
   EXPECT_EQ(done[0].id, second);
   EXPECT_EQ(done[0].outcomes[0], Code::kTooLate);
-  done = transfers->Wait(60'000'000);
+  done = transfers_->Wait(60'000'000);
   ASSERT_EQ(done.size(), 1u);
   EXPECT_EQ(done[0].id, first);
   EXPECT_EQ(done[0].outcomes[0], Code::kOk) << done[0].message;
+}
+
+TEST_F(StoppedSaves, ClosingWaitsForNoDeadlineOfOneThatWaits) {
+  if (!std::ifstream("/proc/self/syscall"))
+    GTEST_SKIP() << "this kernel does not say what a thread waits for";
+  const std::uint64_t save = Save(3, 300'000'000);
+  Until([&] { return WaitsForNode("cistern-save"); });
+  auto closing = std::async(std::launch::async, [&] { transfers_->Close(); });
+  EXPECT_EQ(closing.wait_for(std::chrono::minutes(1)), std::future_status::ready) << "the watchdog barks";
+  const std::vector<transfer::TransferDone> done = transfers_->Poll();
+  GoOn();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].id, save);
+  EXPECT_EQ(done[0].outcomes[0], Code::kTooLate);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -49,6 +50,35 @@ TEST(Daemon, AMeasurementThatIsKilledLeavesNoNodeBehind) {
   EXPECT_EQ(poll(&ended, 1, 300'000), 1) << "cisternd " << node << " lives on";
   kill(node, SIGKILL);
   for (int fd : {process, told[0], told[1]}) close(fd);
+  std::filesystem::remove_all(directory);
+}
+
+// As few threads as its user may have, one more each time, until it serves.
+TEST(Daemon, WhereTheSystemHasNoThreadForItItEndsInOrder) {
+  if (geteuid() != 0) GTEST_SKIP() << "limits another user's threads: run as root";
+  constexpr uid_t kUser = 54323;
+  std::string directory = "/dev/shm/cistern-test-XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  ASSERT_EQ(chown(directory.c_str(), kUser, kUser), 0);
+  const std::string program = DaemonBeside(), memory = directory + "/memory", socket = directory + "/socket";
+  bool served = false;
+  for (rlim_t threads = 1; threads <= 64 && !served; ++threads) {
+    const pid_t node = fork();
+    if (node == 0) {
+      const rlimit limit{.rlim_cur = threads, .rlim_max = threads};
+      if (setrlimit(RLIMIT_NPROC, &limit) != 0 || setgid(kUser) != 0 || setuid(kUser) != 0) _exit(1);
+      execl(program.c_str(), "cisternd", "--memory", "64MiB", "--memory-dir", memory.c_str(), "--socket",
+            socket.c_str(), "--movers", "3", "--linger", "1ms", "--log-level", "error", nullptr);
+      _exit(77);
+    }
+    int status = -1;
+    ASSERT_EQ(waitpid(node, &status, 0), node);
+    ASSERT_TRUE(WIFEXITED(status)) << threads << " threads: signal " << WTERMSIG(status);
+    if (WEXITSTATUS(status) == 77) GTEST_SKIP() << program << " is not another user's to run";
+    served = WEXITSTATUS(status) == 0;
+    EXPECT_TRUE(served || !std::filesystem::exists(memory + "/default/arena")) << threads << " threads";
+  }
+  EXPECT_TRUE(served);
   std::filesystem::remove_all(directory);
 }
 
