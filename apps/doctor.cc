@@ -126,11 +126,14 @@ int RunDoctor(int argc, const char* const* argv) {
     if (configured) configured = options;
     std::ranges::move(doctor::FindingsOfNode(*status, *facts, configured), std::back_inserter(findings));
   } else {
-    findings.push_back({.name = "node",
-                        .verdict = Verdict::kWarning,
-                        .value = status.error().ToString(),
-                        .limit = "a node that answers",
-                        .mend = "start one (systemctl start cisternd, or cisternd &), or name its --socket"});
+    findings.push_back(
+        {.name = "node",
+         .verdict = Verdict::kWarning,
+         .value = status.error().ToString(),
+         .limit = "a node that answers",
+         .mend = status.error().code() == Code::kDenied
+                     ? "run this as the node's user: runuser -u USER -- cistern doctor --socket PATH"
+                     : "start one (systemctl start cisternd, or cisternd &), or name its --socket"});
   }
   prompt.json ? PrintJson(findings) : Print(findings);
   return CountOf(findings, Verdict::kProblem) == 0 ? kExitOk : kExitFailed;
