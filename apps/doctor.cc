@@ -78,6 +78,8 @@ doctor::Finding Unasked(const Status& why) {
     finding.mend =
         "its log's last lines say what it does; where it does not go on, end it and start it again: what "
         "was put is still there";
+  } else if (why.code() == Code::kDenied) {
+    finding.mend = "run this as the node's user: runuser -u USER -- cistern doctor --socket PATH";
   } else if (why.code() != Code::kGone) {
     finding.mend = "ask as a user that it trusts, with its --tenant, and by cistern of its release";
   }

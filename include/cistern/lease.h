@@ -11,8 +11,9 @@
 namespace cistern {
 
 // A block's bytes in the shared arena, read-only: body of one group, all parts in order. `data` is null
-// where there is none, and `code` says why: kMiss, or kTooLate for a block below memory that would not be, or
-// was not, here in time; `ready_in_us` is then when it would have been, as far as that was known (else 0).
+// where there is none, and `code` says why: kMiss; of a block below memory also kBusy, where there was no
+// room to fetch it into, or kTooLate, where it would not be, or was not, here in time: `ready_in_us` is then
+// when it would have been, as far as that was known (else 0).
 struct View {
   const std::byte* data = nullptr;
   std::uint64_t bytes = 0;

@@ -172,14 +172,16 @@ class Store {
   Ticket<ReadResult> Read(const Namespace& ns, std::span<const BlockRead> blocks, const ReadOptions& = {});
 
   // Leases views. Blocks that lie on flash, or were matched at another node, are fetched into memory first,
-  // all of them beside each other. A
-  // block that is not here has a null view, whose code says why: kMiss, or kTooLate for one that would be
-  // ready after `worth_us`, or was not ready by then or by the deadline. Where no block has a view, that is
-  // the answer: kTooLate where any of them is too late, otherwise kMiss. All that it leases is in memory at
-  // once: more than a part of it cannot be had, what is past that is kMiss.
+  // all of them beside each other. A block that is not here has a null view, whose code says why: kMiss;
+  // kTooLate for one that would be ready after `worth_us`, or was not ready by then or by the deadline; kBusy
+  // for one that there was no room to fetch into. Where no block has a view, that is the answer: kTooLate
+  // where any is too late, else kBusy where any had no room, otherwise kMiss. All that it leases is in memory
+  // at once, so what memory has no room for beside it has no view. kBusy at once where the owner has its
+  // share of leases already (docs/bounds.md).
   Ticket<Lease> Acquire(const Namespace& ns, std::span<const BlockRef> blocks, const AcquireOptions& = {});
 
-  // At most kBusy's limit: an eighth of the node's memory over all sessions.
+  // kBusy past the bound of all sessions together, an eighth of the node's memory, or past this owner's share
+  // of it (docs/bounds.md).
   Result<Staging> AllocateStaging(std::uint64_t bytes);
 
   // Writes parts of blocks, parents before children. The ticket completes when the node has let go of the

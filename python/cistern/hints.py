@@ -11,8 +11,9 @@ MAX_NEXT_TURN_MS = 86_400_000
 
 @dataclass(frozen=True)
 class Hints:
-    """None of it is needed. It changes the order in which this tenant's blocks leave memory and nothing else, and is
-    believed as far as such hints came true before. A wrong one raises Invalid."""
+    """None of it is needed. It changes the order in which this tenant's blocks leave memory, and when they are read
+    from flash into it, and nothing else, and is believed as far as such hints came true before. A wrong one raises
+    Invalid."""
 
     outlook: Literal["unknown", "extended", "ended", "tool"] = "unknown"
     """Whether a later prompt starts with this one: "extended", one does; "ended", none; "tool", one does as soon as a

@@ -446,7 +446,8 @@ class Store(Handle):
         deadline_us: int = DEADLINE_US,
     ) -> MatchResult:
         """The longest prefix of the chain that can be read, over all groups together: a hint, read() proves. What
-        lies on flash counts; its runs say so, and it begins to come up as far as the node reads ahead.
+        lies on flash or at another node of the cell counts; its runs say so. Flash is read ahead into memory, as far
+        as the node does that; what another node has can be read or acquired for a minute.
 
         hold_us: over 0, what matched is leased that long (at most MAX_LEASE_US); the answer's `hold` has it.
         max_age_us: with a Chain, an answer that it remembers of this namespace and that is not older may be
@@ -461,7 +462,7 @@ class Store(Handle):
         self, namespace: Namespace, keys: Keys, *, hold_us: int = 0, hints: Hints | None = None,
         deadline_us: int = DEADLINE_US,
     ) -> PendingMatch:
-        """As match(), for a thread that must not wait: what lies on flash begins to come up meanwhile."""
+        """As match(), for a thread that must not wait: the node reads ahead from flash meanwhile."""
         return PendingMatch(
             self._native.begin_match(namespace._native, _plain(keys), hold_us, hints, deadline_us)
         )
@@ -479,9 +480,10 @@ class Store(Handle):
         """Leases views of a group's blocks, without a copy; None in place of a block that is not here (all of
         them, where none is: then there is no lease to end). At most 20,000 keys a call.
 
-        Blocks that lie on flash are fetched into memory first, all beside each other. worth_us: one that would be
-        ready later is None, as is one that was not ready by then or by the deadline, or that there was no room to
-        fetch into. Where that leaves none, TooLate or Busy is raised."""
+        Blocks that lie on flash, or were matched at another node, are fetched into memory first, all beside each
+        other. worth_us: one that would be ready later is None, as is one that was not ready by then or by the deadline,
+        or that there was no room to fetch into. Where that leaves none, TooLate or Busy is raised; Busy at once where
+        the owner has its share of leases already."""
         return Lease(self._native.acquire(namespace._native, _plain(keys), group, lease_us, deadline_us, worth_us))
 
     def read(
@@ -500,10 +502,10 @@ class Store(Handle):
 
         into: a writable buffer (receives the part's first bytes, as many as it has), a sequence of writable
         buffers (one after the other from the part's begin: scatter), or a sequence of Range. A range past the
-        part's end is Code.INVALID for that block. What lies on flash is fetched into memory first, all beside each
-        other. worth_us: where that would be ready later, it is not fetched but Code.TOO_LATE (0: only what is in
-        memory). touch: count as a use for eviction. Raises Invalid where the counts differ, or for a buffer that is
-        read-only, not contiguous, or not in this host's memory.
+        part's end is Code.INVALID for that block. What lies on flash, or was matched at another node, is fetched into
+        memory first, all beside each other. worth_us: where that would be ready later, it is not fetched but
+        Code.TOO_LATE (0: only what is in memory). touch: count as a use for eviction. Raises Invalid where the counts
+        differ, or for a buffer that is read-only, not contiguous, or not in this host's memory.
         """
         return ReadResult(
             *self._native.read(namespace._native, _plain(keys), into, group, part, deadline_us, worth_us, touch)
@@ -569,7 +571,9 @@ class Store(Handle):
 
     def drop(self, namespace: Namespace, keys: Keys, *, deadline_us: int = DEADLINE_US) -> int:
         """Removes blocks and all that descends from them; returns, when that is durable and nothing of it can
-        be read any more, how many blocks were removed."""
+        be read any more, how many blocks were removed. At a member of a cell this, end_conversation() and
+        drop_namespace() are the cell's: they return when every member has done so, with the count of this node, and
+        raise Unavailable, with nothing dropped, where etcd cannot be reached."""
         return self._native.drop(namespace._native, _plain(keys), deadline_us)
 
     def drop_namespace(self, namespace: Namespace, *, deadline_us: int = DEADLINE_US) -> tuple[Namespace, int]:

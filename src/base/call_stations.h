@@ -66,7 +66,7 @@ class CallStations final {
     stay.last = until;
     stay.ns += until.NsSince(from);
   }
-  // What nobody said, of a call that ended then.
+  // Ends the call: its time that no station was given is kCore's.
   void TakeRest(Instant ended) {
     std::int64_t said = 0;
     for (const Stay& stay : stays_) said += stay.ns;

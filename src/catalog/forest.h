@@ -97,7 +97,7 @@ struct Record {
     kTaken = 32,      // another node handed it over, and nobody has used it here since
     kFresh = 64,      // came to memory or was used there, and FreshRecords has not given it since
     kUsedFar = 128,   // was used in far memory, and may move near
-    // Those of a stay in memory: they end with it.
+    // Flags that are cleared when the record leaves memory.
     kOfMemory = kVerified | kQueued | kTransient | kFresh | kUsedFar,
   };
   static constexpr std::uint64_t kDropUnknown = ~std::uint64_t{0};

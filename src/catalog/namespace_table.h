@@ -92,8 +92,8 @@ class NamespaceTable final {
   }
   std::uint32_t end() const { return static_cast<std::uint32_t>(slots_.size()); }
   std::uint32_t size() const { return size_; }
-  // Another number whenever an entry was put into a slot, and which put that of a slot came with: whoever
-  // keeps something of its list looks at them.
+  // The count of Put calls, and its value at the last Put into a slot. Who caches anything made from a list
+  // compares these numbers to notice that the list is another.
   std::uint64_t puts() const { return puts_; }
   std::uint64_t PutNumberOf(std::uint32_t slot) const {
     return slot < put_numbers_.size() ? put_numbers_[slot] : 0;
@@ -115,14 +115,15 @@ class NamespaceTable final {
   // In 16 digits.
   static std::string FingerprintText(std::uint64_t fingerprint);
 
-  // What attaches the same namespace elsewhere, and says of it what its users said last: all but its names.
+  // The spec that attaches the same namespace at another node, with the wishes that its users said last and
+  // without its names.
   static NamespaceSpec SpecOf(const NamespaceEntry& entry);
 
   // The bytes that a journal keeps, and back; none for bytes that no entry encodes to. All but its labels.
   static std::vector<std::byte> Encode(const NamespaceEntry& entry);
   static std::optional<NamespaceEntry> Decode(std::span<const std::byte> bytes);
-  // The same of the labels of the slot: bytes of their own, which a node that knows none leaves out without
-  // losing the namespace. Empty where it has none.
+  // The journal's bytes of the slot's labels, a record of their own: a node that knows no labels skips it and
+  // keeps the namespace. Empty where there are none.
   static std::vector<std::byte> EncodeLabels(const NamespaceEntry& entry);
   struct Labels {
     std::uint32_t slot = 0;

@@ -16,9 +16,9 @@
 
 namespace cistern::client {
 
-// What of the namespace can be read now: nothing under another incarnation than the one that was attached,
-// nor of a strict one while the node's membership of its cell does not stand, nor while reads are off for
-// this engine.
+// The incarnation and time under which this call reads the namespace. Every read of it is a miss where the
+// incarnation is another than the attached one, where the namespace is strict and the node's membership of
+// its cell has lapsed, and where reads are off for this engine.
 arena::ReadCall BeginRead(const Channel& channel, const Namespace& ns);
 
 // Ranges of one read as the reader takes them, without an allocation for the usual few.
@@ -45,7 +45,7 @@ class BlockReads final {
   BlockReads(const BlockReads&) = delete;
   BlockReads& operator=(const BlockReads&) = delete;
 
-  // What the index says; the head and seal of what it found are on their way then.
+  // The block's index entry; the head and seal of its record are being prefetched on return.
   std::optional<arena::Found> Find(const BlockRead& block) const;
   // A hint about a block that did not come from the index.
   void Expect(const arena::Found& found) const { channel_.reader().Prefetch(found); }

@@ -176,8 +176,8 @@ class Etcd {
   // Changes from `revision` on, which is at least 1. Begins to watch; what is wrong is said by Next.
   virtual std::unique_ptr<Watch> WatchFrom(KeyRange keys, std::int64_t revision) = 0;
 
-  // What happened before `revision` is forgotten, and perhaps deletes at it: for who knows that etcd is the
-  // cell's alone and that whoever watches is past it. Ok as well where it was forgotten before.
+  // Makes etcd forget changes before `revision`, and perhaps deletes at it. Only for a cell that has etcd
+  // alone and whose watches are all past that revision. Ok as well where it was forgotten before.
   virtual Task<Status> Compact(std::int64_t revision, Instant deadline) = 0;
 };
 

@@ -24,13 +24,13 @@ class DeviceOpener final {
   Task<Status> Open();
   // All regions of the device are free afterwards: its id is new, so nothing on it is believed.
   Task<Status> BringBack(std::string path);
-  // What the superblocks had seen of the journal, the furthest.
+  // The furthest mark of the journal that a superblock names.
   tier::JournalMark newest_mark() const { return newest_mark_; }
   // The superblocks of the devices in service name it from now on, and so does one that is formatted later.
   Task<void> Mark(tier::JournalMark mark);
 
  private:
-  // What a device is, before anything is touched.
+  // Facts of a device, found without writing to it.
   struct ProbeResult {
     io::File file;
     std::string file_path;

@@ -29,7 +29,7 @@ class RecordReader final {
   class Reading;
   // Of the record of so many bytes there; none but kMiss where it cannot lie, or kIoError.
   Status CheckPlace(const tier::Location& location, std::uint64_t record_bytes) const;
-  // What was read there, with this status and under this epoch of its region.
+  // The record in the bytes of a read that ended with `status` while its region had `epoch`, checked.
   Result<tier::FetchedRecord> Check(const tier::Location& location, std::span<const std::byte> trailer,
                                     std::uint64_t record_bytes, std::uint64_t epoch, Status status);
 

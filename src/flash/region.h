@@ -37,7 +37,7 @@ struct Batch final : ListNode<Batch> {
   Event decided;
 };
 
-// What a region has besides until its table is on the media.
+// The state of a region that is being written, kept until its table is on the media.
 struct Writing {
   Event header;               // it is durable, or the region has failed
   List<Batch> batches;        // not yet decided, in the order of their units

@@ -56,9 +56,9 @@ Status WaitLock(int fd, const std::string& path);
 // Gives the flock of an open file back at once, whoever else holds a reference to the open file.
 void Unlock(int fd);
 
-// What a node keeps blocks in belongs to its user and nobody else can look into it; else somebody may have
-// prepared it, to read along or to put bytes there. `field` names the option in errors, which are kDenied and
-// have the way out.
+// Directories and files with blocks belong to the node's user, and nobody else may open them: a foreign user
+// could have made them beforehand, to read along or to put bytes there. `field` names the option in errors,
+// which are kDenied and say what to do.
 
 // Makes the directory with mode 0700, or takes one that is this user's with no right for others.
 Status MakeOwnDirectory(std::string_view field, const std::string& path);

@@ -81,7 +81,7 @@ class File {
   Task<Status> Sync();
   // Blocks, briefly. Of a block device, its capacity.
   Result<std::uint64_t> Size() const;
-  // What kDirect asks of offsets, sizes and memory here, however this file was opened.
+  // The alignment that kDirect asks of offsets, sizes and memory on this file, however it was opened.
   Result<DirectLimits> Direct() const;
 
  private:
@@ -91,7 +91,7 @@ class File {
   Task<Result<std::uint32_t>> MoveV(IoRequest::Kind kind, std::span<const iovec> pieces, std::uint32_t size,
                                     std::uint64_t offset);
   Status CheckDirect(std::string_view what, std::span<const iovec> pieces, std::uint64_t offset) const;
-  // Of what moved, that from which an operation may go on.
+  // Bytes of a short operation of `moved` that the next one may start behind (aligned, with kDirect).
   std::uint32_t Usable(std::uint32_t moved) const;
 
   Loop* loop_ = nullptr;
@@ -185,10 +185,10 @@ class [[nodiscard]] IoOp final : public Work {
   PromiseBase* waiter_ = nullptr;
 };
 
-// Another thread of the process in the loop's place, between two of its turns or while it sleeps, which it
-// goes on doing: for what a caller needs at once and the core can do in one step. What is done meanwhile
-// waits for nothing, starts no file operation and begins or ends no watch. Ready work and timers that it
-// leaves are the loop's, which is woken for them.
+// A visit: another thread of the process runs one step on the core's state, between two turns of the loop or
+// while the loop sleeps and goes on to sleep. Its code waits for nothing, starts no file operation and begins
+// or ends no watch. Work that it makes ready and timers that it sets are the loop's, which is woken for
+// them.
 //
 //   Visit visit(loop);
 //   if (!visit) ...  // the loop is in a long turn: ask by message

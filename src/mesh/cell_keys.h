@@ -32,7 +32,7 @@ class CellKeys final {
   std::string MemberKey(std::string_view id) const { return Members().append(id); }
   std::string Drops() const { return prefix_ + "drops/"; }
   std::string Ends() const { return prefix_ + "ends/"; }
-  // What a namespace's name stands for.
+  // The key whose value is the list that a namespace's name stands for.
   std::string NameKey(std::string_view tenant, std::string_view name) const {
     return (prefix_ + "names/").append(tenant).append("/").append(name);
   }
@@ -46,7 +46,8 @@ class CellKeys final {
   std::string prefix_;
 };
 
-// Who can be compared with whom: revisions of two histories mean nothing to each other.
+// The value of `history`. Revisions are compared within one history only: those of two mean nothing to each
+// other.
 struct HistoryValue {
   using Check = std::array<std::byte, 32>;
   static constexpr std::size_t kMaxChecks = 4;

@@ -44,9 +44,9 @@ std::vector<ChainPart> PartsOf(store::WholeChain chain);
 
 // Members that a part may be offered to.
 struct Candidates {
-  // The one that is to have it first. Asked for each offer.
+  // Members for a branch, the preferred one first. Called for each offer.
   std::function<std::vector<std::uint64_t>(std::uint64_t branch)> order;
-  // Those that are not among them for now and may be soon.
+  // Members that `order` leaves out for now and may name soon.
   std::function<std::vector<std::uint64_t>()> away;
 };
 
@@ -94,7 +94,7 @@ class ChainOffers final {
   // Members that take blocks now. `stores`: those alone whose role that is, or all.
   enum class Whom : std::uint8_t { kAll, kStores };
   std::vector<policy::Taker> Takers(Whom whom) const;
-  // Others that may take some soon: that did not answer lately, or to which the connection is lost.
+  // Members that may be Takers soon: they did not answer lately, or their connection is lost.
   std::vector<std::uint64_t> Away(Whom whom) const;
   // Both of these, by the branch.
   Candidates Among(Whom whom) const;

@@ -21,7 +21,7 @@ Status AddEndpoints(std::string_view shown, std::string_view text, std::vector<s
 // kInvalid names the field, its value and the way out. A node in no cell is told nothing of one.
 Status CheckCellOptions(const NodeOptions& options);
 
-// The same of what reaches the cell's etcd and belongs to it there: also of who is no node.
+// Checks only the cell's name, its keys and the options of etcd: what a command that is no node needs.
 Status CheckCellAccess(const NodeOptions& options);
 
 // Of the files that cell_key names, in order; none of a node in no cell. kDenied: others may read one;

@@ -25,7 +25,7 @@ class Cooling final {
     on.life = on.life == 0 ? std::max<std::uint64_t>(age, 1)
                            : std::clamp<std::uint64_t>(age, 1, on.life + on.life / kRise + 1);
   }
-  // From now on that is meant which has cooled until now, and was not settled. False: nothing can have.
+  // Cooled names from now on what has cooled up to this call and was not settled. False: nothing can have.
   bool Advance(const Order& order) {
     bool any = false;
     for (Shelved& on : shelves_) {
@@ -34,11 +34,11 @@ class Cooling final {
     }
     return any;
   }
-  // What is meant now is not again, unless it is used and cools once more.
+  // Ids that Cooled names now are not named again, unless they are used and cool once more.
   void Settle() {
     for (Shelved& on : shelves_) on.after = on.before;
   }
-  // The id is in the order, and is meant.
+  // Whether the id, which is in the order, has cooled as of the last Advance.
   bool Cooled(const Order& order, EntryId id) const {
     const Shelf shelf = order.shelf(id);
     if (shelf >= shelves_.size()) return false;

@@ -21,9 +21,9 @@ class FairOrder final {
 
   // Joins those who wait; a customer does so once at a time.
   void Wait(Customer& customer);
-  // Who is served now, which waits no more; null: nobody waits.
+  // Takes the customer to be served next out of those that wait; null: nobody waits.
   Customer* Next();
-  // What the customer's service took, or anything else that was done for it; at least 1.
+  // Counts work done for the customer, in its service or beside it; at least 1.
   void Charge(Customer& customer, std::uint64_t work);
 
   std::size_t waiting() const { return waiting_.size(); }

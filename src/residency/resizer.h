@@ -53,7 +53,8 @@ class Resizer final {
   // A reader that found a record just before it left may still be copying: memory stays as long as this
   // behind the last use that the node knows of. A later touch finds zeros, which no seal fits.
   static constexpr std::int64_t kReadersUs = 2'000'000;
-  // What readers touched later than that is given back this often, and what the host lacked looked for.
+  // How often pages that a late reader touched are given back to the host, and memory that it lacked is asked
+  // for again.
   static constexpr std::int64_t kLookUs = 60'000'000;
 
  private:

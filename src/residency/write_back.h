@@ -91,8 +91,8 @@ class WriteBack final {
   enum class More : std::uint8_t { kNo, kYes };
 
   Above AboveOf(catalog::RecordId record) const;
-  // What extends the record need not wait for it: it is on its way to the lower tier, or there, or never
-  // will be.
+  // Whether records that extend this one may be queued without it: it is queued, written or being written,
+  // or will never be there.
   bool Comes(catalog::RecordId record) const;
   // Marks the record as queued.
   bool MayQueue(catalog::RecordId record);

@@ -34,8 +34,8 @@ class CellDrops final {
   // Of every conversation: what has notes.
   Task<std::uint64_t> BeginAllEnds();
 
-  // What has begun is durable once this has ended with ok, and so is the standing behind it, if there is one.
-  // kIoError: neither may be.
+  // Drops begun before this call are durable when it ends with ok, and so is the standing behind them, where
+  // one is given. kIoError: neither may be.
   Task<Status> Settle(const catalog::CellStanding* standing = nullptr) {
     return context_.journal.Settle(standing);
   }

@@ -107,7 +107,8 @@ class Namespaces final {
   Task<bool> Means(std::uint32_t slot, const std::string& target);
   // Yields where it has to look at the list.
   Task<bool> IsCalled(std::uint32_t slot, const std::string& target);
-  // What readers see of it: under no incarnation is anything found.
+  // Writes the incarnation that readers look blocks up under; 0, under which nothing is found, while reads of
+  // the namespace are off.
   void Show(std::uint32_t slot);
   // No name stands for it, nobody uses it, and nothing of it is left.
   bool Unwanted(std::uint32_t slot) const;
@@ -123,7 +124,8 @@ class Namespaces final {
     bool emptied = false;             // it has a name or blocks, which go
   };
   Task<Result<Place>> FindRoom(const OwnerToken& owner);
-  // Whose slot number it takes, of which nothing is left; none: a free one.
+  // Makes that room: the slot number of the namespace that gave way, of which nothing is left; none: a free
+  // number is there.
   Task<Result<std::optional<std::uint32_t>>> MakeRoom(const OwnerToken& owner);
   // Of the namespaces that nobody uses the one that may go first; and how many there are.
   struct Unused {

@@ -47,7 +47,7 @@ struct RecoveryState {
     std::uint64_t sequence;  // of the stamp that says so
   };
 
-  // Whose the record is that was found (memory::RecoveredBlock, tier::TierEntry), if a conversation's.
+  // Notes which conversation wrote a found record (memory::RecoveredBlock, tier::TierEntry), if one did.
   template <class Found>
   void NoteWritten(catalog::TreeId tree, const Found& found) {
     if (found.conversation != 0)

@@ -135,7 +135,7 @@ class SourcePuts final {
   // Prefetches what FinishAtOnce looks at, of the first kAhead puts together.
   static constexpr std::size_t kAhead = 8;
   void FinishAhead(std::span<const SourcePut* const> some) const;
-  // What became visible lets others become so, or is yet to be noted as shared.
+  // Whether Settle has work: puts that waited for a published parent, or notes of shared conversations.
   bool Settles() const { return publisher_.cascade_waits() || context_.conversations.sharing(); }
   Task<void> Settle();
 
@@ -165,7 +165,7 @@ class SourcePuts final {
   // A put without a slot, and what it is when it has one.
   Result<SourcePut> Add(std::uint32_t slot, const SourceBlock& block, Instant deadline);
   Result<SourcePut> Place(SourcePut put, arena::Place place);
-  // What would leave again at once, since its namespaces have their quota.
+  // Whether the put would be evicted again at once, because its namespaces are at their quota.
   bool OverQuota(const catalog::Put& put) const;
   Status TakeFacts(catalog::Put& put, SourceFacts& facts);
   bool Publish(catalog::PutIndex put, std::vector<std::uint64_t> notes);

@@ -64,7 +64,7 @@ class WholeChains final {
 
   Executor& executor() { return context_.executor; }
 
-  // None: all have come.
+  // The next chain of the walk; none: the walk has ended.
   Task<std::optional<WholeChain>> Next();
   // Another node has the blocks [begin, end) of the chain: at most as many as a step may touch.
   void NoteGiven(const WholeChain& chain, std::size_t begin, std::size_t end);
@@ -72,8 +72,8 @@ class WholeChains final {
     const catalog::BlockId block = chain.blocks[at - chain.first].id;
     return block < marks_.size() && marks_[block] == kGiven;
   }
-  // What was not given of the blocks [begin, end) comes again: in the next walk of what is fresh, or in this
-  // one's next round.
+  // Blocks of [begin, end) that were not given are walked again: in the next walk of fresh blocks, or in the
+  // next round of this walk.
   void Again(const WholeChain& chain, std::size_t begin, std::size_t end);
   // After the end: the walk goes on with what comes again. False: nothing does.
   bool BeginRound();

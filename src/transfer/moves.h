@@ -56,7 +56,7 @@ class LoadMove final : public Move {
   void Stop(Code code) override;
 
  private:
-  // What is not in memory is on its way for so many batches at once: a device wants more than one.
+  // Batches of blocks below memory that are fetched beside each other: one does not keep a device busy.
   static constexpr std::size_t kBatchesAhead = 4;
   struct Batch {
     Ticket<ReadResult> ticket;
@@ -78,7 +78,8 @@ class LoadMove final : public Move {
   std::vector<BlockRead> reads_;
 };
 
-// What saves may have in staging at once, and writes that were given up but not yet let go of by the node.
+// Bytes of staging that saves may use at once, and the writes that were given up while the node still has
+// them.
 class StagingBudget final {
  public:
   explicit StagingBudget(std::uint64_t bytes) : limit_(bytes) {}

@@ -237,6 +237,13 @@ class Boxes(SharedHost):
                               capture_output=True, timeout=TIMEOUT_S, check=False)
         self.assertEqual(here.returncode, 0, here.stderr)
 
+    def test_the_doctor_of_a_user_who_is_not_let_in_says_who_is_to_ask(self) -> None:
+        self.node()
+        said = self.guest("doctor").stdout.decode()
+        self.assertIn("denied: ", said)
+        self.assertIn("run this as the node's user", said)
+        self.assertNotIn("start one", said)
+
     def test_a_group_lets_its_members_in(self) -> None:
         self.node("--clients", "group:100000")
         self.assertEqual(self.guest("status").code, 0)
