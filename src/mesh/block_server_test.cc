@@ -67,6 +67,65 @@ TEST_F(BlockServerTest, AppliedIsThatOfBeforeTheRecordWasLookedUp) {
   EXPECT_EQ(keeper.let_go, 1);
 }
 
+// Whoever asked, and whatever goes under another one's answer.
+TEST_F(BlockServerTest, RecordsThatAreSentTogetherStandOrGoEachForItself) {
+  StartNodes(1);
+  Put(0, 1, std::nullopt);
+  Put(0, 2, 1);
+  const auto find = [&](std::uint64_t number) {
+    const BlockRequest request{.history = 7,
+                               .name = *node(0).names->NameAt(slot),
+                               .key = store::Key(number),
+                               .body_bytes = 4096,
+                               .worth_us = 1000};
+    const std::vector<std::byte> question = Encode(request);
+    auto answer = loop->BlockOn(node(0).server->Find(question, After(1'000'000)));
+    EXPECT_TRUE(answer.status.ok()) << answer.status.ToString();
+    return answer.handle;
+  };
+  for (int round = 0; round < 2; ++round) {
+    const std::uint64_t first = find(1), second = find(2);
+    EXPECT_NE(first, second);
+    EXPECT_LT(std::max(first, second), 2u) << "what was sent makes room for what is";
+    const BlockKey key = store::Key(2);
+    ASSERT_TRUE(loop->BlockOn(node(0).store->Drop(slot, std::span(&key, 1))).has_value());
+    EXPECT_TRUE(node(0).server->Stands(first));
+    EXPECT_FALSE(node(0).server->Stands(second));
+    EXPECT_FALSE(node(0).server->Sent(second));
+    EXPECT_TRUE(node(0).server->Sent(first));
+    Put(0, 2, 1);
+  }
+}
+
+TEST_F(BlockServerTest, WhatWasBroughtForAnAnswerThatCannotBeSentIsLetGo) {
+  StartNodes(1);
+  bool fails = true;
+  BringsLate keeper(executor(), [&]() -> Task<Status> {
+    return fails ? [](Executor&) -> Task<Status> { co_return Status(Code::kTooLate, "late"); }(executor())
+                 : PutsLate::Run(node(0), slot, store::Body(1, 4096));
+  });
+  BlockServer server({executor(), clock, node(0).reader_of_arena(), *node(0).served, keeper});
+  BlockRequest request{.history = 7,
+                       .name = *node(0).names->NameAt(slot),
+                       .key = store::Key(1),
+                       .body_bytes = 4095,
+                       .worth_us = 1000};
+  const auto code = [&] {
+    const std::vector<std::byte> question = Encode(request);
+    return loop->BlockOn(server.Find(question, After(1'000'000))).status.code();
+  };
+  EXPECT_EQ(code(), Code::kTooLate);
+  EXPECT_EQ(keeper.let_go, 0) << "nothing was kept";
+  fails = false;
+  EXPECT_EQ(code(), Code::kMismatch) << "there is less room for it than it has bytes";
+  EXPECT_EQ(keeper.let_go, 1);
+  EXPECT_EQ(code(), Code::kMismatch) << "it is in memory now";
+  EXPECT_EQ(keeper.let_go, 1);
+  request.body_bytes = 4096;
+  EXPECT_EQ(code(), Code::kOk);
+  EXPECT_EQ(loop->BlockOn(server.Find({}, After(1'000'000))).status.code(), Code::kInvalid);
+}
+
 TEST_F(BlockServerTest, RecordThatGoesWhileItIsSentIsNotSaidToBeWhole) {
   StartNodes(1);
   Put(0, 1, std::nullopt);
