@@ -105,6 +105,34 @@ def test_cpu_tensors_are_buffers(store: cistern.Store, namespace: cistern.Namesp
         store.write(namespace, [b"x" * 32], [torch.zeros(10, 10).t()])
 
 
+def test_a_tensor_whose_items_are_two_numbers_is_moved_whole(
+    store: cistern.Store, namespace: cistern.Namespace
+) -> None:
+    torch = pytest.importorskip("torch")
+    if not hasattr(torch, "float4_e2m1fn_x2"):
+        pytest.skip("a PyTorch without such a dtype")
+    source = torch.arange(64, dtype=torch.uint8)
+    store.write(namespace, [b"k" * 32], [source.view(torch.float4_e2m1fn_x2)])
+    assert store.get(namespace, b"k" * 32) == bytes(range(64))
+    into = torch.zeros_like(source)
+    store.read(namespace, [b"k" * 32], [into.view(torch.float4_e2m1fn_x2)])
+    assert torch.equal(source, into)
+
+
+def test_a_tensor_whose_memory_holds_other_numbers_is_refused(
+    store: cistern.Store, namespace: cistern.Namespace
+) -> None:
+    torch = pytest.importorskip("torch")
+    numbers = torch.complex(torch.ones(4), torch.ones(4)).conj()
+    for lazy, resolve in ((numbers, "resolve_conj"), (numbers[:1].imag, "resolve_neg")):
+        with pytest.raises(cistern.Invalid, match=rf"data\[0\] .*{resolve}"):
+            store.write(namespace, [b"k" * 32], [lazy])
+        made = getattr(lazy, resolve)().contiguous()
+        store.write(namespace, [resolve.encode().ljust(32)], [made])
+        into = torch.zeros_like(made)
+        assert store.read(namespace, [resolve.encode().ljust(32)], [into]).outcomes == b"\0" and torch.equal(into, lazy)
+
+
 class DeviceTensor:
     """Says of itself what a CUDA tensor says, and fails whoever asks for its memory."""
 
