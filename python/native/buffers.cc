@@ -97,8 +97,15 @@ void HeldBuffer::HoldBuffer(nb::handle object, bool writable, const ArgumentName
 
 void HeldBuffer::HoldTensor(nb::handle object, bool writable, const ArgumentName& name) {
   // Asked first: a device's export may synchronise, or give a pointer that this process must not follow.
-  const auto device = nb::cast<nb::tuple>(object.attr("__dlpack_device__")());
-  if (const int kind = nb::cast<int>(nb::int_(device[0])); kind != nb::device::cpu::value)
+  int kind = 0;
+  try {
+    kind = nb::cast<int>(nb::int_(nb::cast<nb::tuple>(object.attr("__dlpack_device__")())[0]));
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_Exception)) throw;
+    Throw(Code::kInvalid, Text(name.text(), " of type ", TypeName(object),
+                               " does not say where it lies: ", nb::str(error.value()).c_str()));
+  }
+  if (kind != nb::device::cpu::value)
     Throw(Code::kInvalid, Text(name.text(), " of type ", TypeName(object), " lies on a device of kind ", kind,
                                " (as DLPack counts): only memory of this host can be moved, copy it there"));
   // PyTorch's views whose numbers are others than those in their memory.

@@ -143,6 +143,16 @@ class DeviceTensor:
         raise AssertionError("its pointer was asked for")
 
 
+class NowhereTensor:
+    """What has a shape alone, as PyTorch's device `meta`."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        raise ValueError("unknown device")
+
+    def __dlpack__(self, *, stream: None = None) -> Any:
+        raise AssertionError("its pointer was asked for")
+
+
 def test_what_is_no_buffer_is_refused_by_its_place(store: cistern.Store, namespace: cistern.Namespace) -> None:
     keys = [b"a" * 32, b"b" * 32]
     matrix = np.zeros((4, 4))
@@ -153,6 +163,7 @@ def test_what_is_no_buffer_is_refused_by_its_place(store: cistern.Store, namespa
         ([bytearray(1), 5], r"into\[1\]\[1\] is of type int"),
         ([bytearray(1), cistern.Range(bytearray(1))], r"into\[1\]\[1\]: buffers and Ranges"),
         (DeviceTensor(), r"into\[1\] .*lies on a device"),
+        (NowhereTensor(), r"into\[1\] .*where it lies: .*unknown device"),
     ]:
         with pytest.raises(cistern.Invalid, match=message):
             store.read(namespace, keys, [bytearray(1), bad])
