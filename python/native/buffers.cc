@@ -97,10 +97,25 @@ void HeldBuffer::HoldBuffer(nb::handle object, bool writable, const ArgumentName
 
 void HeldBuffer::HoldTensor(nb::handle object, bool writable, const ArgumentName& name) {
   // Asked first: a device's export may synchronise, or give a pointer that this process must not follow.
-  const auto device = nb::cast<nb::tuple>(object.attr("__dlpack_device__")());
-  if (const int kind = nb::cast<int>(nb::int_(device[0])); kind != nb::device::cpu::value)
+  int kind = 0;
+  try {
+    kind = nb::cast<int>(nb::int_(nb::cast<nb::tuple>(object.attr("__dlpack_device__")())[0]));
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_Exception)) throw;
+    Throw(Code::kInvalid, Text(name.text(), " of type ", TypeName(object),
+                               " does not say where it lies: ", nb::str(error.value()).c_str()));
+  }
+  if (kind != nb::device::cpu::value)
     Throw(Code::kInvalid, Text(name.text(), " of type ", TypeName(object), " lies on a device of kind ", kind,
                                " (as DLPack counts): only memory of this host can be moved, copy it there"));
+  // PyTorch's views whose numbers are others than those in their memory.
+  for (const auto& [ask, resolve] :
+       {std::pair("is_conj", "resolve_conj"), std::pair("is_neg", "resolve_neg")}) {
+    if (nb::hasattr(object, ask) && nb::cast<bool>(object.attr(ask)()))
+      Throw(Code::kInvalid,
+            Text(name.text(), " of type ", TypeName(object),
+                 " is a view whose memory holds other numbers than it says: give its ", resolve, "()"));
+  }
   try {
     tensor_ = nb::cast<nb::ndarray<>>(object);
   } catch (const nb::cast_error&) {
@@ -116,7 +131,9 @@ void HeldBuffer::HoldTensor(nb::handle object, bool writable, const ArgumentName
     expected *= extent;
   }
   (void)writable;  // DLPack before 1.0 has no word for it
-  bytes_ = std::span(static_cast<std::byte*>(tensor_->data()), tensor_->nbytes());
+  // An item may be several numbers, such as two of 4 bits: nbytes() counts one.
+  const std::size_t bits = std::size_t{tensor_->dtype().bits} * tensor_->dtype().lanes * tensor_->size();
+  bytes_ = std::span(static_cast<std::byte*>(tensor_->data()), (bits + 7) / 8);
 }
 
 }  // namespace cistern::python

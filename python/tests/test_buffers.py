@@ -105,11 +105,49 @@ def test_cpu_tensors_are_buffers(store: cistern.Store, namespace: cistern.Namesp
         store.write(namespace, [b"x" * 32], [torch.zeros(10, 10).t()])
 
 
+def test_a_tensor_whose_items_are_two_numbers_is_moved_whole(
+    store: cistern.Store, namespace: cistern.Namespace
+) -> None:
+    torch = pytest.importorskip("torch")
+    if not hasattr(torch, "float4_e2m1fn_x2"):
+        pytest.skip("a PyTorch without such a dtype")
+    source = torch.arange(64, dtype=torch.uint8)
+    store.write(namespace, [b"k" * 32], [source.view(torch.float4_e2m1fn_x2)])
+    assert store.get(namespace, b"k" * 32) == bytes(range(64))
+    into = torch.zeros_like(source)
+    store.read(namespace, [b"k" * 32], [into.view(torch.float4_e2m1fn_x2)])
+    assert torch.equal(source, into)
+
+
+def test_a_tensor_whose_memory_holds_other_numbers_is_refused(
+    store: cistern.Store, namespace: cistern.Namespace
+) -> None:
+    torch = pytest.importorskip("torch")
+    numbers = torch.complex(torch.ones(4), torch.ones(4)).conj()
+    for lazy, resolve in ((numbers, "resolve_conj"), (numbers[:1].imag, "resolve_neg")):
+        with pytest.raises(cistern.Invalid, match=rf"data\[0\] .*{resolve}"):
+            store.write(namespace, [b"k" * 32], [lazy])
+        made = getattr(lazy, resolve)().contiguous()
+        store.write(namespace, [resolve.encode().ljust(32)], [made])
+        into = torch.zeros_like(made)
+        assert store.read(namespace, [resolve.encode().ljust(32)], [into]).outcomes == b"\0" and torch.equal(into, lazy)
+
+
 class DeviceTensor:
     """Says of itself what a CUDA tensor says, and fails whoever asks for its memory."""
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, 0
+
+    def __dlpack__(self, *, stream: None = None) -> Any:
+        raise AssertionError("its pointer was asked for")
+
+
+class NowhereTensor:
+    """What has a shape alone, as PyTorch's device `meta`."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        raise ValueError("unknown device")
 
     def __dlpack__(self, *, stream: None = None) -> Any:
         raise AssertionError("its pointer was asked for")
@@ -125,6 +163,7 @@ def test_what_is_no_buffer_is_refused_by_its_place(store: cistern.Store, namespa
         ([bytearray(1), 5], r"into\[1\]\[1\] is of type int"),
         ([bytearray(1), cistern.Range(bytearray(1))], r"into\[1\]\[1\]: buffers and Ranges"),
         (DeviceTensor(), r"into\[1\] .*lies on a device"),
+        (NowhereTensor(), r"into\[1\] .*where it lies: .*unknown device"),
     ]:
         with pytest.raises(cistern.Invalid, match=message):
             store.read(namespace, keys, [bytearray(1), bad])
