@@ -279,7 +279,11 @@ Task<void> BlockStore::Rooms::NoteTime() {
   expired = false;
   const std::uint64_t now_s = catalog.NowS();
   const Status status = co_await context.journal.PutTime(now_s);
-  if (status.ok()) noted_time_s = now_s;
+  if (status.ok()) {
+    noted_time_s = now_s;
+  } else {
+    expired = true;  // the next tick tries again
+  }
   noting_time = false;
 }
 

@@ -629,6 +629,35 @@ TEST_F(FlashStoreTest, R10WhatExpiredStaysAwayThoughTheClockGoesBack) {
   EXPECT_FALSE(Get(0).has_value());
 }
 
+// The tick that follows tells it, not the one a minute later.
+TEST_F(FlashStoreTest, R10WhatExpiredStaysAwayThoughTheJournalFailedOnceThen) {
+  Make(With(4));
+  store::PartWrite part = Part(0, {});
+  part.ttl_s = 10;
+  WriteOne(part);
+  t->Settle();
+  int left = 2;  // of both copies
+  t->disk.set_faults([&](const io::IoRequest& request, const std::string& path) {
+    const bool journal =
+        request.kind == io::IoRequest::Kind::kWrite && path.find("journal") != std::string::npos;
+    return journal && left-- > 0 ? io::Fault{io::FaultKind::kIoError} : io::Fault{};
+  });
+  t->clock.StepWall(20);
+  t->Settle();
+  ASSERT_LE(left, 0);
+  EXPECT_FALSE(Get(0).has_value());
+  for (int i = 0; i < 5; ++i) {
+    t->clock.AdvanceUs(1'000'000);
+    t->Settle();
+  }
+  t->Stop();
+  t->ForgetMemory();
+  t->clock.StepWall(-60);
+  t->Start();
+  Attach(store::OneGroup());
+  EXPECT_FALSE(Get(0).has_value());
+}
+
 TEST_F(FlashStoreTest, R10WhatExpiredUnderAClockThatWentBackStaysAwayAfterAReboot) {
   Make(With(4));
   store::PartWrite part = Part(0, {});
