@@ -207,6 +207,14 @@ class Config(OperateTest):
         node.reload('memory = "128MiB"\n', "log_level: debug -> info")
         self.assertEqual(node.setting("log_level")["from"], "default")
 
+    def test_the_manual_names_each_setting_that_a_reload_changes(self) -> None:
+        node = self.node()
+        manual = (pathlib.Path(__file__).resolve().parents[2] / "docs/operations.md").read_text()
+        [named] = [" ".join(part.split()) for part in manual.split("\n\n") if part.startswith("**Reload.**")]
+        names = {setting["name"] for setting in node.json("config")["settings"] if setting["reload"]}
+        said = named.split(" change while the node runs")[0]
+        self.assertEqual({name for name in names if f"`{name}`" not in said}, set())
+
     def test_a_reload_keeps_sessions_and_blocks(self) -> None:
         node = self.node()
         node.cistern("put", "--namespace", "a", KEYS[0], "-", stdin=b"stays")
