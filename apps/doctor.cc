@@ -79,9 +79,13 @@ doctor::Finding Unasked(const Status& why) {
         "its log's last lines say what it does; where it does not go on, end it and start it again: what "
         "was put is still there";
   } else if (why.code() == Code::kDenied) {
-    finding.mend = "run this as the node's user: runuser -u USER -- cistern doctor --socket PATH";
+    finding.mend =
+        "run this as the node's user (runuser -u USER -- cistern doctor --socket PATH), and with its "
+        "--tenant";
+  } else if (why.code() == Code::kInvalid) {
+    finding.mend = "give it as this says";
   } else if (why.code() != Code::kGone) {
-    finding.mend = "ask as a user that it trusts, with its --tenant, and by cistern of its release";
+    finding.mend = "ask by cistern of its release";
   }
   return finding;
 }
@@ -134,15 +138,18 @@ int RunDoctor(int argc, const char* const* argv) {
   if (!facts) return Complain(kName, facts.error());
 
   Findings findings;
-  // What a node runs with is good enough for one.
-  if (!resolved.ok() && (configured || !basics)) {
-    findings.push_back({.name = "settings",
-                        .verdict = Verdict::kProblem,
-                        .value = std::string(resolved.message()),
-                        .limit = "what cisternd starts with",
-                        .mend = "cisternd --check --config FILE says whether it would start"});
-  }
   std::ranges::move(doctor::FindingsOfHost(*facts, options), std::back_inserter(findings));
+  // What a node runs with is good enough for one. What the host lacks is said once.
+  Status starts = configured || !basics ? resolved : Status();
+  if (starts.ok() && configured && CountOf(findings, Verdict::kProblem) == 0)
+    starts = node::CheckNodeOptions(options);
+  if (!starts.ok()) {
+    findings.insert(findings.begin(), {.name = "settings",
+                                       .verdict = Verdict::kProblem,
+                                       .value = std::string(starts.message()),
+                                       .limit = "what cisternd starts with",
+                                       .mend = "cisternd --check --config FILE says whether it would start"});
+  }
   if (status) {
     if (configured) configured = options;
     std::ranges::move(doctor::FindingsOfNode(*status, *facts, configured), std::back_inserter(findings));

@@ -11,7 +11,9 @@ int RunMatch(int argc, const char* const* argv) {
   Prompt prompt;
   std::vector<std::string> texts;
   CommandLine line(
-      "cistern match", "How many blocks of a chain, from its first on, can be read now.",
+      "cistern match",
+      "How many blocks of a chain, from its first on, can be read now. Exits 1 where the node does not "
+      "know\nthe namespace.",
       "  cistern match --namespace demo 00112233445566778899aabbccddeeff 0112233445566778899aabbccddeeff0");
   prompt.AddTo(line, true);
   line.Arguments("KEY", "the chain's keys from block 0 on", &texts);
@@ -19,7 +21,7 @@ int RunMatch(int argc, const char* const* argv) {
 
   Result<std::vector<BlockKey>> keys = KeysFromHex(texts);
   if (!keys) return Complain("cistern match", keys.error());
-  Result<Attachment> at = AttachByName(prompt);
+  Result<Attachment> at = AttachByName(prompt, IfNew::kRefuse);
   if (!at) return Complain("cistern match", at.error());
   MatchOptions options;
   options.deadline_us = static_cast<std::int64_t>(prompt.deadline_us);

@@ -98,6 +98,12 @@ class Deploy(unittest.TestCase):
         said = run("systemd-analyze", "verify", "--man=no", "--recursive-errors=no", unit)
         self.assertEqual((said.returncode, said.stderr), (0, ""))
 
+    def test_the_directory_that_containers_mount_outlives_the_node(self) -> None:
+        settings = dict(line.split("=", 1) for line in (HERE / "systemd/cisternd.service").read_text().splitlines()
+                        if "=" in line and not line.startswith("#"))
+        self.assertEqual(settings["RuntimeDirectory"], "cistern")
+        self.assertEqual(settings.get("RuntimeDirectoryPreserve"), "yes")
+
     def test_its_users_and_directories_are_what_systemd_reads(self) -> None:
         if shutil.which("systemd-sysusers") is None:
             self.skipTest("there is no systemd here")

@@ -66,7 +66,7 @@ std::string VolumeText(const FlashVolume& volume) {
   return volume.size_bytes == 0 ? volume.path : volume.path + ":" + SizeText(volume.size_bytes);
 }
 
-// Of a list that may be empty.
+// Of a list or a text that may be empty.
 std::string OrNone(std::string text) { return text.empty() ? "none" : text; }
 
 Status AddQuota(NodeOptions& options, std::string_view text) {
@@ -432,7 +432,7 @@ Status SetNodeOption(NodeOptions& options, std::string_view shown, std::string_v
 Reloaded Reload(const NodeOptions& running, const NodeOptions& read) {
   Reloaded reloaded{.options = running};
   for (const Setting& setting : kSettings) {
-    const std::string was = setting.get(running), is = setting.get(read);
+    const std::string was = OrNone(setting.get(running)), is = OrNone(setting.get(read));
     const auto given = read.origins.find(setting.name);
     const std::string from = given == read.origins.end() ? "default" : given->second;
     if (setting.copy == nullptr) {

@@ -325,13 +325,15 @@ TEST(NodeOptions, AReloadTakesWhatARunningNodeCanChangeAndNamesTheRest) {
   running.movers = 4;
   running.linger_us = 7;
   ASSERT_TRUE(ApplyConfigText(running, "log_level = \"debug\"\nscrub = \"1MiB/s\"\n", "c.toml").ok());
-  ASSERT_TRUE(
-      ApplyConfigText(read, "movers = 2\nflash_admit = \"second-hit\"\nscrub = \"1MiB/s\"\n", "d").ok());
+  const std::string_view text =
+      "movers = 2\nflash_admit = \"second-hit\"\nscrub = \"1MiB/s\"\njournal_dir = \"/j\"\n";
+  ASSERT_TRUE(ApplyConfigText(read, text, "d").ok());
   const Reloaded reloaded = Reload(running, read);
   EXPECT_THAT(reloaded.changed,
               testing::ElementsAre("linger: 7us -> never (default)", "flash_admit: worth -> second-hit (d:2)",
                                    "log_level: debug -> info (default)"));
-  EXPECT_THAT(reloaded.kept, testing::ElementsAre("movers: 4 stays until the next start; 2 (d:1)"));
+  EXPECT_THAT(reloaded.kept, testing::ElementsAre("movers: 4 stays until the next start; 2 (d:1)",
+                                                  "journal_dir: none stays until the next start; /j (d:4)"));
   EXPECT_EQ(reloaded.options.movers, 4u);
   EXPECT_EQ(reloaded.options.flash_admit, Admission::kSecondHit);
   EXPECT_EQ(reloaded.options.origins.at("scrub"), "d:3");

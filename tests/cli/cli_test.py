@@ -129,6 +129,7 @@ class WhatANodeDoes(CliTest):
             drop = node.cistern("drop", "--namespace", "dmeo", *what)
             self.assert_says(drop, 1, "namespace dmeo: this node knows none of this list")
         self.assert_says(node.cistern("get", "--namespace", "dmeo", KEYS[0], "-"), 1, "namespace dmeo")
+        self.assert_says(node.cistern("match", "--namespace", "dmeo", KEYS[0]), 1, "namespace dmeo")
         self.assertEqual(node.json("status")["now"]["namespaces"], 1)
         drop = node.cistern("drop", "--namespace", "demo", "--all", "--json")
         self.assertEqual(json.loads(drop.stdout), {"dropped": 1})

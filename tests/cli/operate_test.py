@@ -109,6 +109,20 @@ class Doctor(OperateTest):
         self.assertTrue(left[0]["mend"].endswith(
             f"cistern forget --memory-dir {self.directory}/memory --tenant default"), left[0]["mend"])
 
+    def test_a_file_with_which_no_node_starts_is_a_problem(self) -> None:
+        config = self.directory / "c.toml"
+        flash = self.directory / "flash"
+        flash.mkdir()
+        for line, text in (('quota = ["a:flash=1GiB"]', "this node has none"), (f'flash = ["{flash}"]', "say how much"),
+                           (f'socket = "/run/{"s" * 200}"', "at most 107")):
+            config.write_text(f'memory = "64MiB"\nmemory_dir = "{self.directory}/memory"\n{line}\n')
+            self.assert_says(run("cisternd", "--check", "--config", config), 2, text)
+            said = run("cistern", "doctor", "--config", config, "--json")
+            [settings] = [f for f in findings(said).get("settings", []) + findings(said).get("flash", [])
+                          if f["verdict"] == "problem"]
+            self.assertIn(text, settings["value"])
+            self.assertEqual(said.returncode, 1, line)
+
     def test_a_path_of_any_bytes_is_said_in_json(self) -> None:
         config = self.directory / "c.toml"
         config.write_bytes(b'memory = "64MiB"\nmemory_dir = "' + bytes(self.directory) + b'/m\xff"\n')
@@ -206,6 +220,14 @@ class Config(OperateTest):
         # A line that is gone again means the default.
         node.reload('memory = "128MiB"\n', "log_level: debug -> info")
         self.assertEqual(node.setting("log_level")["from"], "default")
+
+    def test_the_manual_names_each_setting_that_a_reload_changes(self) -> None:
+        node = self.node()
+        manual = (pathlib.Path(__file__).resolve().parents[2] / "docs/operations.md").read_text()
+        [named] = [" ".join(part.split()) for part in manual.split("\n\n") if part.startswith("**Reload.**")]
+        names = {setting["name"] for setting in node.json("config")["settings"] if setting["reload"]}
+        said = named.split(" change while the node runs")[0]
+        self.assertEqual({name for name in names if f"`{name}`" not in said}, set())
 
     def test_a_reload_keeps_sessions_and_blocks(self) -> None:
         node = self.node()

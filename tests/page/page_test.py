@@ -230,6 +230,8 @@ class Page(unittest.TestCase):
             self.skipTest("no --picture")
         names = ("llama-70b", "qwen-32b", "llama-70b-lora")
         body = os.urandom(1 << 20)
+        for namespace in names:
+            self.cistern("put", "--namespace", namespace, KEYS[0], "-", stdin=body)
         browser = self.browser()
         until = time.monotonic() + 60
         for number in itertools.takewhile(lambda _: time.monotonic() < until, itertools.count()):
