@@ -132,7 +132,9 @@ int RunBench(int argc, const char* const* argv) {
     if (live) std::fprintf(stderr, "\r\033[Kmeasuring %s ...", text.c_str());
   };
   boost::json::array rows;
+  std::uint64_t measured = 0;
   options.row = [&](const BenchRow& row) {
+    ++measured;
     if (live) std::fputs("\r\033[K", stderr);
     if (json) {
       rows.push_back(Json(row));
@@ -144,6 +146,11 @@ int RunBench(int argc, const char* const* argv) {
   for (const BenchGroup& group : BenchGroups()) {
     if (!chosen(group.name)) continue;
     if (Status status = group.run(options); !status.ok()) return Complain("cistern bench", status);
+  }
+  if (measured == 0) {
+    return Complain("cistern bench", Status(Code::kInvalid, Text("--only ", only,
+                                                                 " measures a disk, and none is named: give "
+                                                                 "--flash-dir with a directory on it")));
   }
   BenchRow verified{.name = "wrong_bytes", .value = static_cast<double>(options.wrong_bytes), .unit = "B"};
   if (json) {
