@@ -7,6 +7,7 @@
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
 #include <cstdio>
+#include <utility>
 
 #include "base/format.h"
 #include "base/nearest.h"
@@ -88,6 +89,20 @@ std::string GroupNames() {
   return names;
 }
 
+int Conclude(const BenchOptions& options, boost::json::array rows, bool json) {
+  BenchRow verified{.name = "wrong_bytes", .value = static_cast<double>(options.wrong_bytes), .unit = "B"};
+  if (json) {
+    rows.push_back(Json(verified));
+    const boost::json::object report{{"copy", record::ChosenKernels().name}, {"rows", std::move(rows)}};
+    std::printf("%s\n", boost::json::serialize(report).c_str());
+  } else {
+    std::printf("copied by %s; %s verified, wrong bytes: %llu\n", record::ChosenKernels().name,
+                RoughSizeText(options.bytes_verified).c_str(),
+                static_cast<unsigned long long>(options.wrong_bytes));
+  }
+  return options.wrong_bytes == 0 ? kExitOk : kExitFailed;
+}
+
 }  // namespace
 
 int RunBench(int argc, const char* const* argv) {
@@ -152,17 +167,7 @@ int RunBench(int argc, const char* const* argv) {
                                                                  " measures a disk, and none is named: give "
                                                                  "--flash-dir with a directory on it")));
   }
-  BenchRow verified{.name = "wrong_bytes", .value = static_cast<double>(options.wrong_bytes), .unit = "B"};
-  if (json) {
-    rows.push_back(Json(verified));
-    const boost::json::object report{{"copy", record::ChosenKernels().name}, {"rows", std::move(rows)}};
-    std::printf("%s\n", boost::json::serialize(report).c_str());
-  } else {
-    std::printf("copied by %s; %s verified, wrong bytes: %llu\n", record::ChosenKernels().name,
-                RoughSizeText(options.bytes_verified).c_str(),
-                static_cast<unsigned long long>(options.wrong_bytes));
-  }
-  return options.wrong_bytes == 0 ? kExitOk : kExitFailed;
+  return Conclude(options, std::move(rows), json);
 }
 
 }  // namespace cistern
