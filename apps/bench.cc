@@ -7,6 +7,7 @@
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
 #include <cstdio>
+#include <utility>
 
 #include "base/format.h"
 #include "base/nearest.h"
@@ -88,6 +89,20 @@ std::string GroupNames() {
   return names;
 }
 
+int Conclude(const BenchOptions& options, boost::json::array rows, bool json) {
+  BenchRow verified{.name = "wrong_bytes", .value = static_cast<double>(options.wrong_bytes), .unit = "B"};
+  if (json) {
+    rows.push_back(Json(verified));
+    const boost::json::object report{{"copy", record::ChosenKernels().name}, {"rows", std::move(rows)}};
+    std::printf("%s\n", boost::json::serialize(report).c_str());
+  } else {
+    std::printf("copied by %s; %s verified, wrong bytes: %llu\n", record::ChosenKernels().name,
+                RoughSizeText(options.bytes_verified).c_str(),
+                static_cast<unsigned long long>(options.wrong_bytes));
+  }
+  return options.wrong_bytes == 0 ? kExitOk : kExitFailed;
+}
+
 }  // namespace
 
 int RunBench(int argc, const char* const* argv) {
@@ -132,7 +147,9 @@ int RunBench(int argc, const char* const* argv) {
     if (live) std::fprintf(stderr, "\r\033[Kmeasuring %s ...", text.c_str());
   };
   boost::json::array rows;
+  std::uint64_t measured = 0;
   options.row = [&](const BenchRow& row) {
+    ++measured;
     if (live) std::fputs("\r\033[K", stderr);
     if (json) {
       rows.push_back(Json(row));
@@ -145,17 +162,12 @@ int RunBench(int argc, const char* const* argv) {
     if (!chosen(group.name)) continue;
     if (Status status = group.run(options); !status.ok()) return Complain("cistern bench", status);
   }
-  BenchRow verified{.name = "wrong_bytes", .value = static_cast<double>(options.wrong_bytes), .unit = "B"};
-  if (json) {
-    rows.push_back(Json(verified));
-    const boost::json::object report{{"copy", record::ChosenKernels().name}, {"rows", std::move(rows)}};
-    std::printf("%s\n", boost::json::serialize(report).c_str());
-  } else {
-    std::printf("copied by %s; %s verified, wrong bytes: %llu\n", record::ChosenKernels().name,
-                RoughSizeText(options.bytes_verified).c_str(),
-                static_cast<unsigned long long>(options.wrong_bytes));
+  if (measured == 0) {
+    return Complain("cistern bench", Status(Code::kInvalid, Text("--only ", only,
+                                                                 " measures a disk, and none is named: give "
+                                                                 "--flash-dir with a directory on it")));
   }
-  return options.wrong_bytes == 0 ? kExitOk : kExitFailed;
+  return Conclude(options, std::move(rows), json);
 }
 
 }  // namespace cistern

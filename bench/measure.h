@@ -24,14 +24,20 @@ class Stopwatch {
   Instant start_ = clock_.Now();
 };
 
-// Of a copy, which is reordered; 0 when empty.
+// A value that occurred. Of a copy, which is reordered; 0 when empty.
 inline double Quantile(std::vector<double> values, double fraction) {
   if (values.empty()) return 0;
   auto at = static_cast<std::size_t>(fraction * static_cast<double>(values.size() - 1) + 0.5);
   std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(at), values.end());
   return values[at];
 }
-inline double Median(const std::vector<double>& values) { return Quantile(values, 0.5); }
+// Of an even count the mean of the two in the middle.
+inline double Median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return values.size() % 2 == 1 ? *middle : (*std::max_element(values.begin(), middle) + *middle) / 2;
+}
 
 // What one side of a comparison took: a time a call, and a rate a round.
 struct Samples {

@@ -364,6 +364,12 @@ class BadInput(CliTest):
             small = run("cistern", "bench", "--only", only, "--rounds", "1", "--working-set", "64KiB")
             self.assert_says(small, 2, "--working-set", "64KiB", "16MiB or more")
 
+    def test_bench_of_a_disk_that_is_not_named(self) -> None:
+        for only in ("flash", "flash-worth", "cell-flash"):
+            for form in ((), ("--json",)):
+                said = run("cistern", "bench", "--only", only, *form)
+                self.assert_says(said, 2, f"--only {only}", "--flash-dir")
+
     def test_memory_directory(self) -> None:
         missing = self.directory / "no" / "such"
         self.assert_says(self.daemon("--memory", "128MiB", "--memory-dir", missing), 1, str(missing))
