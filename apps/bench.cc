@@ -16,6 +16,7 @@
 #include "daemon.h"
 #include "prompt.h"
 #include "record/verified_copy.h"
+#include "scratch.h"
 
 namespace cistern {
 namespace {
@@ -103,6 +104,41 @@ int Conclude(const BenchOptions& options, boost::json::array rows, bool json) {
   return options.wrong_bytes == 0 ? kExitOk : kExitFailed;
 }
 
+// "flash" is all whose names begin with it and a hyphen.
+bool Chosen(std::string_view only, std::string_view name) {
+  return only.empty() || name == only ||
+         (name.starts_with(only) && name.substr(only.size()).starts_with('-'));
+}
+
+int MeasureAll(BenchOptions& options, const std::string& only, bool json) {
+  const bool live = isatty(STDERR_FILENO) != 0;
+  options.progress = [live](const std::string& text) {
+    if (live) std::fprintf(stderr, "\r\033[Kmeasuring %s ...", text.c_str());
+  };
+  boost::json::array rows;
+  std::uint64_t measured = 0;
+  options.row = [&](const BenchRow& row) {
+    ++measured;
+    if (live) std::fputs("\r\033[K", stderr);
+    if (json) {
+      rows.push_back(Json(row));
+    } else {
+      Print(row);
+    }
+  };
+  if (!json) PrintHeader();
+  for (const BenchGroup& group : BenchGroups()) {
+    if (!Chosen(only, group.name)) continue;
+    if (Status status = group.run(options); !status.ok()) return Complain("cistern bench", status);
+  }
+  if (measured == 0) {
+    return Complain("cistern bench", Status(Code::kInvalid, Text("--only ", only,
+                                                                 " measures a disk, and none is named: give "
+                                                                 "--flash-dir with a directory on it")));
+  }
+  return Conclude(options, std::move(rows), json);
+}
+
 }  // namespace
 
 int RunBench(int argc, const char* const* argv) {
@@ -133,41 +169,12 @@ int RunBench(int argc, const char* const* argv) {
 
   std::vector<std::string_view> known;
   for (const BenchGroup& group : BenchGroups()) known.push_back(group.name);
-  // "flash" is all whose names begin with it and a hyphen.
-  const auto chosen = [&only](std::string_view name) {
-    return only.empty() || name == only ||
-           (name.starts_with(only) && name.substr(only.size()).starts_with('-'));
-  };
-  if (std::ranges::none_of(known, chosen)) {
+  if (std::ranges::none_of(known, [&only](std::string_view name) { return Chosen(only, name); })) {
     return Complain("cistern bench", Status(Code::kInvalid, UnknownName("group", only, known)));
   }
   options.daemon = DaemonBeside();
-  const bool live = isatty(STDERR_FILENO) != 0;
-  options.progress = [live](const std::string& text) {
-    if (live) std::fprintf(stderr, "\r\033[Kmeasuring %s ...", text.c_str());
-  };
-  boost::json::array rows;
-  std::uint64_t measured = 0;
-  options.row = [&](const BenchRow& row) {
-    ++measured;
-    if (live) std::fputs("\r\033[K", stderr);
-    if (json) {
-      rows.push_back(Json(row));
-    } else {
-      Print(row);
-    }
-  };
-  if (!json) PrintHeader();
-  for (const BenchGroup& group : BenchGroups()) {
-    if (!chosen(group.name)) continue;
-    if (Status status = group.run(options); !status.ok()) return Complain("cistern bench", status);
-  }
-  if (measured == 0) {
-    return Complain("cistern bench", Status(Code::kInvalid, Text("--only ", only,
-                                                                 " measures a disk, and none is named: give "
-                                                                 "--flash-dir with a directory on it")));
-  }
-  return Conclude(options, std::move(rows), json);
+  const Result<int> code = InScratch(options, [&] { return MeasureAll(options, only, json); });
+  return code ? *code : Complain("cistern bench", code.error());
 }
 
 }  // namespace cistern

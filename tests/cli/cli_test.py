@@ -29,6 +29,20 @@ class CliTest(ProgramTest):
 
 
 class WhatANodeDoes(CliTest):
+    def test_bench_that_is_interrupted_leaves_nothing(self) -> None:
+        words = ("bench", "--only", "get", "--rounds", "20", "--working-set", "16MiB", "--memory-dir", self.directory)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            bench = subprocess.Popen([BIN / "cistern", *words], stdout=subprocess.PIPE)
+            assert bench.stdout is not None
+            for _ in range(2):  # the head, and a row of a node that goes on to others
+                bench.stdout.readline()
+            self.assertTrue(list(self.directory.iterdir()))
+            bench.send_signal(number)
+            bench.stdout.read()
+            self.assertEqual(bench.wait(TIMEOUT_S), -number)
+            bench.stdout.close()
+            self.assertEqual(list(self.directory.iterdir()), [])
+
     def test_a_put_reads_no_more_than_a_block_may_have(self) -> None:
         node = self.node()
         put = node.cistern("put", "--namespace", "demo", KEYS[0], "/dev/zero")
