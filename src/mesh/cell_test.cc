@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+
+#include "mesh/peer_message.h"
 #include "mesh/test_cell.h"
 
 namespace cistern::mesh {
