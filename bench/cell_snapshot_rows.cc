@@ -176,6 +176,9 @@ class OneLink final : public mesh::PeerLinks, public net::ControlHandler {
   Status Tell(std::uint64_t, std::uint16_t type, net::ConstPiece payload) override {
     return connection->Tell(type, payload);
   }
+  void TellLatest(std::uint64_t peer, std::uint16_t type, net::ConstPiece payload) override {
+    (void)Tell(peer, type, payload);
+  }
   Task<Result<std::vector<std::byte>>> Ask(std::uint64_t, std::uint16_t type, std::vector<std::byte> payload,
                                            Instant deadline) override {
     Result<std::vector<std::byte>> answer = co_await connection->Ask(type, payload, deadline);
