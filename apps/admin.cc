@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::string_view kName = "cistern admin";
 constexpr std::string_view kSubjects[] = {"reads", "writes", "memory", "drop", "drain"};
-constexpr std::uint64_t kDrainUs = 600'000'000;
+constexpr std::uint64_t kDrainUs = 600'000'000, kMostDrainUs = 3'600'000'000;  // DrainOptions::within_us
 constexpr std::string_view kStates[] = {"on", "off"};
 constexpr std::string_view kReasons[] = {"upgrade", "reboot", "leaving"};
 
@@ -194,8 +194,11 @@ int RunAdmin(int argc, const char* const* argv) {
   line.Flag("--within", "DURATION", "of drain: how long it may take; default: 10min",
             [&asked](std::string_view text) {
               const Result<std::uint64_t> within_us = ParseDurationUs("--within", text);
-              if (within_us) asked.within_us = *within_us;
-              return within_us ? Status() : within_us.error();
+              if (!within_us) return within_us.error();
+              asked.within_us = *within_us;
+              if (*within_us <= kMostDrainUs) return Status();
+              return Status(Code::kInvalid, Text("--within: ", DurationText(*within_us),
+                                                 " is over the limit of ", DurationText(kMostDrainUs)));
             });
   line.Switch("--stop", "of drain: the node ends then", &asked.then_stop);
   line.Argument("WHAT", "reads, writes, memory, drop or drain", &asked.subject);

@@ -10,18 +10,24 @@ namespace {
 
 double Ms(std::int64_t us) { return static_cast<double>(us) / 1e3; }
 
-// The sum of a count that every answered request has, or nothing.
-std::optional<std::uint64_t> SumOf(const std::vector<RequestRecord>& records,
-                                   std::optional<std::uint64_t> Usage::* count) {
+struct Sum {
   std::uint64_t sum = 0;
-  bool any = false;
+  std::size_t told = 0, untold = 0;  // answers
+};
+
+Sum SumOf(const std::vector<RequestRecord>& records, std::optional<std::uint64_t> Usage::* count) {
+  Sum sum;
   for (const RequestRecord& record : records) {
     if (record.outcome != Outcome::kAnswered) continue;
-    if (!(record.usage.*count)) return std::nullopt;
-    sum += *(record.usage.*count);
-    any = true;
+    sum.sum += (record.usage.*count).value_or(0);
+    ++(record.usage.*count ? sum.told : sum.untold);
   }
-  return any ? std::optional(sum) : std::nullopt;
+  return sum;
+}
+
+// Nothing where an answer did not tell.
+std::optional<std::uint64_t> OfAll(const Sum& sum) {
+  return sum.told > 0 && sum.untold == 0 ? std::optional(sum.sum) : std::nullopt;
 }
 
 void CountOutcomes(RunReport& report) {
@@ -88,12 +94,13 @@ RunReport ReportOf(std::string name, std::vector<RequestRecord> records, const C
   report.per_token = PercentilesOf(std::move(per));
   report.gap = PercentilesOf(std::move(gaps));
   report.whole = PercentilesOf(std::move(whole));
-  report.prompt_tokens = SumOf(report.records, &Usage::prompt_tokens);
-  report.output_tokens = SumOf(report.records, &Usage::output_tokens);
+  report.prompt_tokens = OfAll(SumOf(report.records, &Usage::prompt_tokens));
+  report.output_tokens = OfAll(SumOf(report.records, &Usage::output_tokens));
   std::optional<HitSource> usage;
-  const std::optional<std::uint64_t> cached = SumOf(report.records, &Usage::cached_tokens);
-  if (cached && report.prompt_tokens) {
-    usage = {"usage", static_cast<double>(*report.prompt_tokens), static_cast<double>(*cached)};
+  // SGLang and vLLM, told to tell it, leave it out of an answer of which nothing was cached.
+  const Sum cached = SumOf(report.records, &Usage::cached_tokens);
+  if (cached.told > 0 && report.prompt_tokens) {
+    usage = {"usage", static_cast<double>(*report.prompt_tokens), static_cast<double>(cached.sum)};
   }
   report.hits = ShareOf(usage, before, after);
   return report;

@@ -71,11 +71,20 @@ TEST(Report, OnlyAnsweredRequestsCountAndTheFirstReasonIsKept) {
 TEST(Report, WhatOneAnswerDoesNotTellIsNotToldOfAll) {
   std::vector<RequestRecord> records;
   records.push_back(Answered(0, {1}, {.prompt_tokens = 10, .output_tokens = 1, .cached_tokens = 10}));
-  records.push_back(Answered(0, {1}, {.prompt_tokens = 10, .output_tokens = 1}));
+  records.push_back(Answered(0, {1}, {.prompt_tokens = 10}));
   const RunReport report = ReportOf(std::move(records));
   EXPECT_EQ(report.prompt_tokens, 20u);
-  EXPECT_FALSE(report.hits.share);
-  EXPECT_EQ(report.hits.from, "not told");
+  EXPECT_FALSE(report.output_tokens);
+}
+
+TEST(Report, AnAnswerWithoutItsCachedTokensBesideOthersWithThemHadNone) {
+  std::vector<RequestRecord> records;
+  records.push_back(Answered(0, {1}, {.prompt_tokens = 10, .output_tokens = 1, .cached_tokens = 10}));
+  records.push_back(Answered(0, {1}, {.prompt_tokens = 10, .output_tokens = 1}));
+  EXPECT_EQ(ReportOf(std::move(records)).hits.share, 0.5);
+  records = {};
+  records.push_back(Answered(0, {1}, {.prompt_tokens = 10, .output_tokens = 1}));
+  EXPECT_EQ(ReportOf(std::move(records)).hits.from, "not told");
 }
 
 // A report of nothing has no figure and no plot that is not a number.

@@ -95,7 +95,8 @@ int RunHugePageProcess() {
       MoveIntoHugePages(map->data(), map->size());
     if (::send(kOrders, &order, sizeof(order), MSG_NOSIGNAL) != sizeof(order)) break;
   }
-  if (got >= 0) return 0;
+  // A node that is killed before it has taken an answer resets the socket.
+  if (got >= 0 || errno == ECONNRESET) return 0;
   std::fprintf(stderr, "cisternd: %s: is started by a node: %s\n", kHugePageWord.data(),
                ErrnoText(errno).c_str());
   return 2;

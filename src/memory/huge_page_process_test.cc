@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -111,6 +112,29 @@ TEST_F(HugePageProcessTest, WhatTheNodeMapsIsMovedAsItWouldMoveItAndNoByteChange
   }
   EXPECT_EQ(moved[0], moved[1]);
   RecordProperty("moved", moved[1]);
+}
+
+TEST_F(HugePageProcessTest, ANodeThatIsKilledBeforeItTookAnAnswerIsNothingToComplainOf) {
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  Fd node(ends[0]);
+  constexpr int kOrders = 4;
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    node.Close();
+    if (ends[1] != kOrders) ::dup2(ends[1], kOrders);
+    if (ends[1] != kOrders) ::close(ends[1]);
+    ::_exit(RunHugePageProcess());
+  }
+  ::close(ends[1]);
+  const std::uint64_t order[2] = {0, 0};
+  ASSERT_EQ(::send(node.get(), order, sizeof(order), 0), static_cast<ssize_t>(sizeof(order)));
+  pollfd answered{.fd = node.get(), .events = POLLIN, .revents = 0};
+  ASSERT_EQ(::poll(&answered, 1, kLong), 1);
+  node.Close();
+  int how = -1;
+  ASSERT_EQ(::waitpid(pid, &how, 0), pid);
+  EXPECT_TRUE(WIFEXITED(how) && WEXITSTATUS(how) == 0) << how;
 }
 
 TEST_F(HugePageProcessTest, WhatIsWrittenMeanwhileStays) {

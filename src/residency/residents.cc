@@ -238,7 +238,8 @@ Task<Result<std::uint64_t>> Residents::CheckGrant(OwnerToken owner, std::span<Re
       ++left;
       kept += bytes[i];
     }
-    const Status room = CheckLease(owner, left, kept);
+    // Nothing is kept then, whatever else its owner keeps.
+    const Status room = left == 0 ? Status() : CheckLease(owner, left, kept);
     if (room.ok()) co_return kept;
     if (ended) co_return std::unexpected(room);
     co_await DropAllEnded();

@@ -319,7 +319,8 @@ class Drain(OperateTest):
     def test_bad_input(self) -> None:
         socket = self.directory / "none"
         for words, text in ((["drain", "offf"], "did you mean off"), (["drain", "--for", "fun"], "--for fun"),
-                            (["drain", "--within", "5"], "--within"), (["memory"], "say what to"),
+                            (["drain", "--within", "5"], "--within"),
+                            (["drain", "--within", "2h"], "is over the limit of 1h"), (["memory"], "say what to"),
                             (["drain", "--for", ""], "--for"),
                             (["writes", "off", "--within", "5min"], "--within: is of drain"),
                             (["reads", "on", "--for", "upgrade"], "--for: is of drain"),

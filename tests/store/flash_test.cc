@@ -119,26 +119,50 @@ TEST_F(FlashStoreTest, P5SizesThatWantTheSameChunkAreServedByTheirDeadline) {
   }
 }
 
-TEST_F(FlashStoreTest, P5AFetchWithoutRoomIsBusyAndNoMiss) {
-  store::TestStoreOptions options = With(0, 256 * kMiB, 1, 8 * kMiB);
-  options.headers = 1;
-  Make(options);
-  PutChainSlowly(1, 2);
-  std::uint64_t n = 10;
+// Of one chunk, which blocks of 1 MiB have taken from blocks 1 and 2: these are on flash.
+class FullMemoryTest : public FlashStoreTest {
+ protected:
+  void SetUp() override {
+    FlashStoreTest::SetUp();
+    store::TestStoreOptions options = With(0, 256 * kMiB, 1, 8 * kMiB);
+    options.headers = 1;
+    Make(options);
+    PutChainSlowly(1, 2);
+    std::uint64_t n = 10;
+    for (; n == 10 || Here(10); ++n) {
+      ASSERT_EQ(Put(n, {}, kMiB), store::State::kPublished);
+      t->Settle();
+    }
+    ASSERT_FALSE(Here(1) || Here(2));
+    for (std::uint64_t i = 10; i < n; ++i) {
+      if (Here(i)) held.push_back(i);
+    }
+  }
   std::vector<std::uint64_t> held;
-  for (; Here(1) || Here(2); ++n) {
-    ASSERT_EQ(Put(n, {}, kMiB), store::State::kPublished);
-    t->Settle();
-  }
+};
+
+TEST_F(FullMemoryTest, P5AFetchWithoutRoomIsBusyAndNoMiss) {
   // Leases on all that is there now, so that nothing of it may go.
-  for (std::uint64_t i = 10; i < n; ++i) {
-    if (Here(i)) held.push_back(i);
-  }
   const store::AcquireGrant leased = Acquire(held, Me());
   ASSERT_NE(leased.lease, 0u);
   EXPECT_EQ(Acquire({1}, Me()).views[0].code, Code::kBusy);
   ASSERT_TRUE(t->store->Release(Me(), leased.lease).ok());
   EXPECT_EQ(Acquire({1}, Me()).views[0].code, Code::kOk);
+}
+
+TEST_F(FullMemoryTest, P5WhoGetsNothingIsNotToldThatItIsTooMuch) {
+  const catalog::Caller other = Me(2, 2);
+  const std::size_t mine = held.size() * 3 / 4;
+  ASSERT_NE(Acquire(std::vector(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(mine)), Me()).lease,
+            0u);
+  // The other one takes all that it may, after which what this one has is more than it may.
+  for (std::size_t i = mine; i < held.size(); ++i) {
+    const catalog::BlockName name{store::Key(held[i]), 0};
+    if (!t->Run(t->store->Acquire(other, ns.slot, std::span(&name, 1), 1'000'000, Soon()))) break;
+  }
+  const catalog::BlockName here{store::Key(held.back()), 0};
+  ASSERT_FALSE(t->Run(t->store->Acquire(Me(), ns.slot, std::span(&here, 1), 1'000'000, Soon())));
+  EXPECT_EQ(Acquire({1}, Me()).views[0].code, Code::kBusy);
 }
 
 TEST_F(FlashStoreTest, R4WhatLiesOnFlashAloneIsPresent) {
