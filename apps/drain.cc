@@ -5,6 +5,7 @@
 #include <boost/json/value.hpp>
 #include <cstdio>
 #include <ctime>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -128,6 +129,16 @@ Result<Sample> AwaitDrained(Store& store, std::int64_t deadline_us) {
 
 }  // namespace
 
+Status AwaitEnd(const std::function<Result<std::string>()>& status) {
+  for (;; Sleep(kLookUs)) {
+    const Result<std::string> said = status();
+    if (said) continue;
+    if (said.error().code() == Code::kGone) return Status();
+    return Status(said.error().code(), Text("the node was told to end, and whether it has is not known: ",
+                                            said.error().message()));
+  }
+}
+
 int RunDrain(std::string_view name, Store& store, const DrainOptions& options, std::int64_t deadline_us,
              bool json) {
   // It ends when what is left has been seen: a node that has ended says nothing.
@@ -148,7 +159,8 @@ int RunDrain(std::string_view name, Store& store, const DrainOptions& options, s
       (void)store.Drain({.on = false}, deadline_us);  // it goes on as a part of another program
       return Complain(name, stops);
     }
-    while (store.StatusJson(deadline_us).has_value()) Sleep(kLookUs);
+    const Status ended = AwaitEnd([&] { return store.StatusJson(deadline_us); });
+    if (!ended.ok()) return Complain(name, ended);
   }
   Say(*last, options, json, options.then_stop, clock.Now().UsSince(begun));
   return last->complete ? kExitOk : kExitFailed;

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <string_view>
 
 #include "cistern/cistern.h"
@@ -13,5 +15,9 @@ namespace cistern {
 // Returns the exit code: kExitFailed also where something was left when its time had passed.
 int RunDrain(std::string_view name, Store& store, const DrainOptions& options, std::int64_t deadline_us,
              bool json);
+
+// Asks a node that was told to end for its status until it is gone. Another error of the status: nothing says
+// that it has ended, as of one that hangs.
+Status AwaitEnd(const std::function<Result<std::string>()>& status);
 
 }  // namespace cistern
