@@ -410,6 +410,16 @@ def test_drop_at_reset_does_not_wait_for_the_node(connection: OneConnection) -> 
     assert connection.store.dropped == 1
 
 
+def test_drop_at_reset_without_a_node_says_that_nothing_was_dropped(
+    connection: OneConnection, caplog: pytest.LogCaptureFixture
+) -> None:
+    side = ready(on_reset="drop")
+    connection.session = None
+    assert side.match("first", 0) == (0, False)
+    assert side.reset() is True
+    assert not connection.work and "was not dropped" in caplog.text
+
+
 def test_late_save_of_before_a_reset_is_reported_all_the_same(connection: OneConnection) -> None:
     """An order that no rank gets is reported by none: its pages would stay referenced, and the engine would step on."""
     side = ready()

@@ -390,8 +390,14 @@ class Coordinator:
             return True
         self.stats.add("resets")
         session = self._shared.session
-        if self._options.on_reset == "drop" and session is not None:
-            self.connection.submit(partial(_drop_namespaces, session))
+        if self._options.on_reset == "drop":
+            if session is None:
+                self.warn_once(
+                    "the engine was reset with on_reset=drop while no node was there: what is stored under its former "
+                    "generation was not dropped, and leaves by itself; `cistern admin drop` drops it now"
+                )
+            else:
+                self.connection.submit(partial(_drop_namespaces, session))
             self._written.forget()
         self._fork()
         return self._plan.loads == 0
