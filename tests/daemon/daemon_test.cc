@@ -182,8 +182,8 @@ TEST(Daemon, P7EndedUnderLoadItExitsInOrderAndItsSuccessorHasEveryBlockThatWasPu
   for (std::size_t engine = 0; engine < told.size(); ++engine) {
     Result<Store> store = node->Connect();
     ASSERT_TRUE(store.has_value()) << store.error().ToString();
-    engines.emplace_back([&, engine, store = std::move(*store)]() mutable {
-      const Namespace ns = AttachTest(store, "loaded");
+    const Namespace ns = AttachTest(*store, "loaded");
+    engines.emplace_back([&, engine, ns, store = std::move(*store)]() mutable {
       for (std::uint64_t n = engine * kMost; n < (engine + 1) * kMost; ++n) {
         if (!PutBlock(store, ns, n, std::nullopt, kBytes).ok()) return;  // it ends
         told[engine].push_back(n);
