@@ -53,6 +53,17 @@ class SampleStreamsTest : public MeshTest {
     co_return feed.samples() > 100;
   }
   std::deque<std::vector<std::byte>> bodies_;
+  // Node 0's streams beside a peer that is connected.
+  struct OnePeer {
+    explicit OnePeer(SampleStreamsTest& test)
+        : links(test.executor()),
+          streams({test.executor(), *test.node(0).feed, index, links, test.node(0).rule}) {
+      streams.Connected(5);
+    }
+    PageLinks links;
+    SampleIndex index{{1u << 20, 64}};
+    SampleStreams streams;
+  };
   void Hear(SampleStreams& streams, std::uint64_t first, std::vector<SampleChange> changes = {}) {
     streams.Heard(5, Encode(SampleNotice{.history = 7, .first = first, .changes = std::move(changes)}));
   }
@@ -61,10 +72,8 @@ class SampleStreamsTest : public MeshTest {
 TEST_F(SampleStreamsTest, WhatIsToldDuringASnapshotIsAppliedBehindItFromItsCountOn) {
   StartNodes(1);
   ASSERT_TRUE(RunUntil([&] { return node(0).feed->history() == 7; }));
-  PageLinks links(executor());
-  SampleIndex index({1u << 20, 64});
-  SampleStreams streams({executor(), *node(0).feed, index, links, node(0).rule});
-  streams.Connected(5);
+  OnePeer peer(*this);
+  auto& [links, index, streams] = peer;
   Hear(streams, 9);
   ASSERT_TRUE(RunUntil([&] { return links.asked == 1; }));
   Hear(streams, 9, {{{100, 1}, false}});  // before the snapshot began, and gone since
@@ -108,10 +117,8 @@ TEST_F(SampleStreamsTest, P5NoNoteIsKeptOfNamespacesThatWereDropped) {
 TEST_F(SampleStreamsTest, P5NoticesOfNothingDuringASnapshotAreBoundedToo) {
   StartNodes(1);
   ASSERT_TRUE(RunUntil([&] { return node(0).feed->history() == 7; }));
-  PageLinks links(executor());
-  SampleIndex index({1u << 20, 64});
-  SampleStreams streams({executor(), *node(0).feed, index, links, node(0).rule});
-  streams.Connected(5);
+  OnePeer peer(*this);
+  auto& [links, index, streams] = peer;
   Hear(streams, 10);
   ASSERT_TRUE(RunUntil([&] { return links.asked == 1; }));
   for (std::size_t i = 0; i <= SampleStreamLimits::kHeldBack; ++i) Hear(streams, 10);

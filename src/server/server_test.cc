@@ -706,7 +706,7 @@ TEST(Calls, WhatIsReadOutOfMemoryCountsThoughTheClientCallsNothing) {
   ASSERT_EQ(CodeOf(client.Do(client.AcquireOf(1))), Code::kOk);
   const wire::ViewItem view = client.Reply<wire::ViewItem>();
   server.Until([&] { return client.page().core_sleeps != 0; });  // it is not polled any more
-  client.page().touches[0] = std::uint64_t{view.place} << 32 | static_cast<std::uint32_t>(view.generation);
+  client.Touch(0, view);
   client.page().touched = 1;
   server.server->Tick();
   server.Settle();
@@ -752,7 +752,7 @@ TEST(Bounds, P5ASessionThatNeverStopsTouchingLeavesATurnToAnother) {
   touch_on();
   greedy.Wake();
   server.Until([&] { return server.counters().touches > 0; });
-  other.page().touches[0] = std::uint64_t{view.place} << 32 | (view.generation & UINT32_MAX);
+  other.Touch(0, view);
   other.page().touched = 1;
   other.Wake();
   for (int i = 0; i < 10'000 && server.store->counters().touches_applied.value() == 0; ++i) {
@@ -876,8 +876,7 @@ TEST(Going, WhatASessionReadLastCountsAsUsed) {
   const wire::ViewItem view = client.Reply<wire::ViewItem>();
   server.Settle();
   constexpr std::uint32_t kReads = 300;  // more than one step takes
-  for (std::uint32_t i = 0; i < kReads; ++i)
-    client.page().touches[i] = std::uint64_t{view.place} << 32 | static_cast<std::uint32_t>(view.generation);
+  for (std::uint32_t i = 0; i < kReads; ++i) client.Touch(i, view);
   client.page().touched = kReads;
   client.HangUp();
   server.Until([&] { return server.counters().sessions == 0; });

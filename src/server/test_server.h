@@ -360,6 +360,11 @@ class RawClient {
     entry.a = 1;
     return entry;
   }
+  // Writes the touch at that place of the ring, as a client does that read the view without a call. `touched`
+  // is the test's to set.
+  void Touch(std::uint32_t at, const wire::ViewItem& view) {
+    page().touches[at] = std::uint64_t{view.place} << 32 | static_cast<std::uint32_t>(view.generation);
+  }
   wire::Submission AcquireOf(std::uint8_t name) {
     wire::BlockItem item{.key = Key(name)};
     wire::Submission entry = With(wire::Op::kAcquire, std::span<const wire::BlockItem>(&item, 1));
