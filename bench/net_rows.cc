@@ -16,6 +16,7 @@
 
 #include "base/codec.h"
 #include "base/fd.h"
+#include "base/fence.h"
 #include "base/format.h"
 #include "base/random_bytes.h"
 #include "base/units.h"
@@ -173,28 +174,29 @@ class SlotSink final : public net::RailSink {
       : options_(options), slots_(slots), block_bytes_(block_bytes) {}
   void Use(std::byte* slots) { slots_ = slots; }
 
-  Result<std::span<const net::Piece>> Begin(std::uint32_t item, net::ConstPiece head,
-                                            std::uint64_t body_bytes) override {
-    if (body_bytes != block_bytes_) return Error(Code::kInvalid, "a block of another size");
+  Status Begin(std::uint32_t item, net::ConstPiece head, std::uint64_t body_bytes) override {
+    if (body_bytes != block_bytes_) return Status(Code::kInvalid, "a block of another size");
     crcs_.assign(head.begin(), head.end());
-    piece_ = net::Piece(slots_ + item * block_bytes_, block_bytes_);
-    landed_ = checked_ = 0;
+    slot_ = slots_ + item * block_bytes_;
+    landed_ = 0;
     crc_ = 0;
     good_ = true;
-    return std::span<const net::Piece>(&piece_, 1);
+    return Status();
   }
-  void Landed(std::uint32_t, std::size_t bytes) override {
-    landed_ += bytes;
-    while (checked_ < landed_) {
-      const std::size_t end = std::min(landed_, (checked_ / kSegmentBytes + 1) * kSegmentBytes);
-      crc_ = record::Crc32c(piece_.data() + checked_, end - checked_, crc_);
-      checked_ = end;
-      if (checked_ % kSegmentBytes != 0) continue;
-      good_ = good_ && crc_ == LoadAt<std::uint32_t>(crcs_.data(), (checked_ / kSegmentBytes - 1) * 4);
+  void Take(std::uint32_t, net::ConstPiece bytes) override {
+    const record::CopyKernels& kernels = record::ChosenKernels();
+    while (!bytes.empty()) {
+      const std::size_t step = std::min(bytes.size(), kSegmentBytes - landed_ % kSegmentBytes);
+      crc_ = kernels.copy_stream(slot_ + landed_, bytes.data(), step, crc_, bytes.size() - step);
+      landed_ += step;
+      bytes = bytes.subspan(step);
+      if (landed_ % kSegmentBytes != 0) continue;
+      good_ = good_ && crc_ == LoadAt<std::uint32_t>(crcs_.data(), (landed_ / kSegmentBytes - 1) * 4);
       crc_ = 0;
     }
   }
   void End(std::uint32_t, const Status& status) override {
+    StreamingStoreFence();
     options_.bytes_verified += block_bytes_;
     if (!status.ok() || !good_) options_.wrong_bytes += block_bytes_;
   }
@@ -204,8 +206,8 @@ class SlotSink final : public net::RailSink {
   std::byte* slots_;
   const std::size_t block_bytes_;
   std::vector<std::byte> crcs_;
-  net::Piece piece_;
-  std::size_t landed_ = 0, checked_ = 0;
+  std::byte* slot_ = nullptr;
+  std::size_t landed_ = 0;
   std::uint32_t crc_ = 0;
   bool good_ = true;
 };

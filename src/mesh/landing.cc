@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "base/assert.h"
+#include "base/fence.h"
 #include "base/format.h"
 #include "record/seal.h"
 #include "record/verified_copy.h"
@@ -35,16 +37,18 @@ Status Landing::Begin(const BlockRequest& asked, const BlockKey& parent, net::Co
   return Status();
 }
 
-void Landing::Landed(std::size_t bytes) {
-  while (bytes > 0) {
+void Landing::Take(net::ConstPiece bytes) {
+  CISTERN_ASSERT(bytes.size() <= body_.size() - landed_);
+  const record::CopyKernels& kernels = record::ChosenKernels();
+  while (!bytes.empty()) {
     const std::uint64_t part_left = head_.part_bytes[part_] - in_part_;
     const std::uint64_t in_segment = in_part_ % record::kSegmentBytes;
     const std::uint64_t segment_left = std::min<std::uint64_t>(record::kSegmentBytes - in_segment, part_left);
-    const std::size_t step = std::min<std::uint64_t>(bytes, segment_left);
-    crc_ = record::Crc32c(body_.data() + landed_, step, crc_);
+    const std::size_t step = std::min<std::uint64_t>(bytes.size(), segment_left);
+    crc_ = kernels.copy_stream(body_.data() + landed_, bytes.data(), step, crc_, bytes.size() - step);
     landed_ += step;
     in_part_ += step;
-    bytes -= step;
+    bytes = bytes.subspan(step);
     if (step < segment_left) return;
     if (crc_ != head_.segment_crcs[segment_] && !wrong_) wrong_ = segment_;
     ++segment_;
@@ -56,6 +60,7 @@ void Landing::Landed(std::size_t bytes) {
 }
 
 Status Landing::Checked() const {
+  StreamingStoreFence();
   if (wrong_)
     return Status(Code::kInvalid, Text("block ", head_.key.ToHex(), ": segment ", *wrong_,
                                        " does not have the checksum that its peer says"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes of one body while they land: each segment's checksum is computed while its bytes are in the
-// cache, and compared with what the source has said of it.
+// The bytes of one body while they land: they are copied to their place with each segment's checksum in one
+// pass, and it is compared with what the source has said of it.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +22,12 @@ class Landing final {
   // length than the one that was looked for.
   Status Begin(const BlockRequest& asked, const BlockKey& parent, net::ConstPiece head,
                std::uint64_t body_bytes);
-  void Landed(std::size_t bytes);
-  // ok: all of it is here, and as was said.
+  // The next bytes, no more than are left of the body.
+  void Take(net::ConstPiece bytes);
+  // ok: all of it is here, and as was said. On the thread that took them; others may read the body from then
+  // on.
   Status Checked() const;
 
-  std::span<std::byte> body() const { return body_; }
   // Once it is checked, whoever asks may take of it what he likes.
   BlockHead& head() { return head_; }
 

@@ -58,8 +58,9 @@ void Land(net::ConstPiece changes) {
   Landing landing(net::Piece(body).first(bytes));
   const BlockRequest asked{.history = said->history, .key = said->key, .body_bytes = bytes};
   if (!landing.Begin(asked, said->parent, head, bytes).ok()) return;
-  landing.Landed(bytes / 3);
-  landing.Landed(bytes - bytes / 3);
+  const std::vector<std::byte> sent(bytes);
+  landing.Take(net::ConstPiece(sent).first(bytes / 3));
+  landing.Take(net::ConstPiece(sent).subspan(bytes / 3));
   (void)landing.Checked();
 }
 

@@ -114,7 +114,6 @@ struct PeerReader::BatchItem {
   Landing landing;
   Status status;
   bool ended = false;
-  std::array<net::Piece, 1> pieces;
   store::SourceFacts facts;  // of what landed
 };
 
@@ -147,17 +146,13 @@ class PeerReader::Batch final : public net::RailSink {
     reader_.landed_.Pulse();
   }
 
-  Result<std::span<const net::Piece>> Begin(std::uint32_t number, net::ConstPiece head,
-                                            std::uint64_t body_bytes) override {
+  Status Begin(std::uint32_t number, net::ConstPiece head, std::uint64_t body_bytes) override {
     Item& item = items[asked[number]];
     item.landing = Landing(item.put.body());
-    if (Status status = item.landing.Begin(item.asked, item.parent, head, body_bytes); !status.ok())
-      return std::unexpected(std::move(status));
-    item.pieces[0] = item.landing.body();
-    return std::span<const net::Piece>(item.pieces);
+    return item.landing.Begin(item.asked, item.parent, head, body_bytes);
   }
-  void Landed(std::uint32_t number, std::size_t bytes) override {
-    items[asked[number]].landing.Landed(bytes);
+  void Take(std::uint32_t number, net::ConstPiece bytes) override {
+    items[asked[number]].landing.Take(bytes);
   }
   void End(std::uint32_t number, const Status& status) override {
     Item& item = items[asked[number]];

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rail: a connection that carries blocks from the member that has them to the one that asks. One end, the
 // reader, asks in batches; the other, the server, answers them in order, each item as it becomes ready, with
-// one vectored send from where the bytes lie; they are received where they are to stay. Neither end knows
-// what a question or a head says: those who read and serve blocks do.
+// one vectored send from where the bytes lie. They are received into one small buffer of the rail's, which
+// stays in the cache, and whoever reads blocks puts them in their place from there. Neither end knows what a
+// question or a head says: those who read and serve blocks do.
 //
 // Where both ends have a fabric of one kind, bodies that lie in memory which the reader may read itself stay
 // where they are: the answer says where, the reader fetches them, and asks for the rest and for the verdict
@@ -47,16 +48,15 @@ struct RailLimits {
 // What receives the items of one batch.
 class RailSink {
  public:
-  // An item's answer begins: where its body goes, in pieces of `body_bytes` in all that stay in place until
-  // its End. An error refuses it: its bytes are dropped, and it ends with this error. `head` is valid
-  // meanwhile.
-  virtual Result<std::span<const Piece>> Begin(std::uint32_t item, ConstPiece head,
-                                               std::uint64_t body_bytes) = 0;
-  // The next so many bytes of the body are in place, still in this core's cache: to be checked now.
-  virtual void Landed(std::uint32_t item, std::size_t bytes) = 0;
-  // The item's end, once for each item of the batch, before the batch ends; from then on the rail does not
-  // touch its pieces. ok: its body is whole and was one record's. kLapsed: it was not, and may be asked for
-  // again. kMiss: the server has none; other codes are the server's, the sink's or the connection's.
+  // An item's answer begins. An error refuses it: its bytes are dropped, and it ends with this error. `head`
+  // is valid meanwhile.
+  virtual Status Begin(std::uint32_t item, ConstPiece head, std::uint64_t body_bytes) = 0;
+  // The next bytes of its body, never more than `body_bytes` in all: valid meanwhile, and in this core's
+  // cache, so that they are checked and put in their place in one pass.
+  virtual void Take(std::uint32_t item, ConstPiece bytes) = 0;
+  // The item's end, once for each item of the batch, before the batch ends; no Take of it follows. ok: its
+  // body is whole and was one record's. kLapsed: it was not, and may be asked for again. kMiss: the server
+  // has none; other codes are the server's, the sink's or the connection's.
   virtual void End(std::uint32_t item, const Status& status) = 0;
 
  protected:
@@ -99,7 +99,6 @@ class RailReader final {
   struct Placed {
     FabricPlace place;
     std::uint64_t bytes = 0, landed = 0;
-    std::vector<Piece> into;
     bool wanted = false;  // from the stream, what has not landed
   };
   struct Batch {
@@ -146,13 +145,13 @@ class RailReader final {
   void EndItems(Batch& batch, std::span<const std::byte> whole);
   Task<Status> Answer(std::shared_ptr<Batch> answered);
   Task<Status> ReceiveItem(Batch& batch, std::uint32_t item);
-  Task<Status> ReceiveBody(Batch& batch, std::uint32_t item, std::span<const Piece> into,
-                           std::uint64_t bytes);
-  // Exactly so many bytes, from those that came early, then from the stream.
+  // So many bytes, for the sink if it still wants them.
+  Task<Status> ReceiveBody(Batch& batch, std::uint32_t item, std::uint64_t bytes);
+  // Exactly so many bytes.
   Task<Status> Take(Batch* batch, std::span<std::byte> into);
-  // At least one byte into the pieces, of which the last may be early_; or 0: the batch's deadline has
-  // passed, so it has no sink any more, and the pieces may be nobody's.
-  Task<Result<std::size_t>> ReceiveSome(Batch* batch, std::span<const Piece> into);
+  // The bytes that come next, at least one and at most `most`, valid until the next call; or none: the
+  // batch's deadline has passed, so it has no sink any more.
+  Task<Result<ConstPiece>> Next(Batch* batch, std::uint64_t most);
   Status Late() const;
   // Ends what of the batch has not ended.
   void GiveUp(Batch& batch, const Status& why);
@@ -169,10 +168,9 @@ class RailReader final {
   Status fabric_failed_;
   std::uint64_t last_id_ = 0;
   Outbox questions_;
-  bool sending_ = false;          // of them
-  std::vector<std::byte> early_;  // received behind what was asked for, from early_at_ to early_end_
-  std::size_t early_at_ = 0, early_end_ = 0;
-  std::vector<std::byte> dropped_;  // where bytes go that nobody wants
+  bool sending_ = false;         // of them
+  std::vector<std::byte> came_;  // what came and was not taken yet, from came_at_ to came_end_
+  std::size_t came_at_ = 0, came_end_ = 0;
   Status broken_;
   TaskGroup fetches_;
   Task<void> run_;

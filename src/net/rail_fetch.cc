@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of a rail's reader that fetches bodies from the other side's memory. They come in parts into the
-// fabric's own buffer and go from there to where they are to stay, checked while they are in the cache: the
-// device never writes to a slot, which is another record's as soon as its batch has ended, and which a killed
-// process's device would go on writing to.
+// fabric's own buffer, as those of the stream come into the rail's: the device never writes to a slot, which
+// is another record's as soon as its batch has ended, and which a killed process's device would go on writing
+// to.
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/codec.h"
 #include "base/format.h"
-#include "net/pieces.h"
 #include "net/rail.h"
 
 namespace cistern::net {
@@ -156,19 +154,10 @@ Task<Status> RailReader::FetchBodies(Batch& batch, Way& way, Instant deadline) {
 
 void RailReader::Land(Batch& batch, const Flying& landed, ConstPiece bytes) {
   if (batch.sink == nullptr) return;
-  Placed& placed = batch.placed[landed.item];
-  PieceCursor<std::byte> cursor(placed.into);
-  cursor.Advance(placed.landed);
-  for (ConstPiece rest = bytes; !rest.empty();) {
-    const Piece to = cursor.next().first(std::min(cursor.next().size(), rest.size()));
-    std::memcpy(to.data(), rest.data(), to.size());
-    cursor.Advance(to.size());
-    rest = rest.subspan(to.size());
-  }
-  placed.landed += bytes.size();
+  batch.placed[landed.item].landed += bytes.size();
   fabric_bytes_ += bytes.size();
   fabric_->NoteFetched(bytes.size());
-  batch.sink->Landed(landed.item, bytes.size());
+  batch.sink->Take(landed.item, bytes);
 }
 
 Task<Status> RailReader::Judge(RailBatchHead head) {
@@ -190,11 +179,7 @@ Task<Status> RailReader::Judge(RailBatchHead head) {
     if (bytes != placed.bytes - placed.landed)
       co_return Status(Code::kGone, Text(stream_->peer(), ": sends ", bytes, " bytes where ",
                                          placed.bytes - placed.landed, " were missing"));
-    std::vector<Piece> rest;
-    PieceCursor<std::byte> cursor(placed.into);
-    cursor.Advance(placed.landed);
-    for (; !cursor.done(); cursor.Advance(rest.back().size())) rest.push_back(cursor.next());
-    if (Status status = co_await ReceiveBody(*batch, item, rest, bytes); !status.ok()) co_return status;
+    if (Status status = co_await ReceiveBody(*batch, item, bytes); !status.ok()) co_return status;
   }
   std::array<std::byte, RailLimits::kBatchItems> whole;
   if (Status status = co_await Take(batch.get(), std::span(whole).first(batch->items)); !status.ok())

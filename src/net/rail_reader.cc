@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/format.h"
-#include "net/pieces.h"
 #include "net/rail.h"
 #include "net/rail_message.h"
 
 namespace cistern::net {
 namespace {
 
-constexpr std::size_t kEarlyBytes = 4096;
-// What one receive moves at most, so that it is checked before it leaves the cache.
+// What one receive moves at most. The kernel writes to the same lines again and again, and who takes the
+// bytes finds them in this core's cache.
 constexpr std::size_t kReceiveBytes = 256u << 10;
-constexpr std::size_t kPieces = 64;
 
 }  // namespace
 
@@ -22,8 +19,7 @@ RailReader::RailReader(std::unique_ptr<Stream> stream, Fabric* fabric)
     : stream_(std::move(stream)),
       fabric_(fabric),
       questions_(*stream_),
-      early_(kEarlyBytes),
-      dropped_(kReceiveBytes),
+      came_(kReceiveBytes),
       fetches_(stream_->executor()) {
   run_ = Run();
   if (fabric_ != nullptr) fetches_.Spawn(Greet());
@@ -206,90 +202,54 @@ Task<Status> RailReader::ReceiveItem(Batch& batch, std::uint32_t item) {
   }
   std::vector<std::byte> described(head.head_bytes);
   if (Status status = co_await Take(&batch, described); !status.ok()) co_return status;
-  std::span<const Piece> into;
-  if (batch.sink != nullptr) {
-    Result<std::span<const Piece>> place = batch.sink->Begin(item, described, head.body_bytes);
-    if (place) {
-      into = *place;
-      CISTERN_ASSERT(TotalBytes(into) == head.body_bytes);
-    } else {
-      batch.outcome[item] = std::move(place.error());
-    }
-  }
-  if (head.placed == 0) co_return co_await ReceiveBody(batch, item, into, head.body_bytes);
+  if (batch.sink != nullptr) batch.outcome[item] = batch.sink->Begin(item, described, head.body_bytes);
+  if (head.placed == 0) co_return co_await ReceiveBody(batch, item, head.body_bytes);
   batch.placed.resize(batch.items);
   Placed& placed = batch.placed[item];
   placed.place = {LoadAt<std::uint64_t>(place_bytes.data(), 0), LoadAt<std::uint64_t>(place_bytes.data(), 8)};
-  placed.bytes = into.empty() ? 0 : head.body_bytes;
-  placed.into.assign(into.begin(), into.end());
+  placed.bytes = batch.sink != nullptr && batch.outcome[item].ok() ? head.body_bytes : 0;
   co_return Status();
 }
 
-Task<Status> RailReader::ReceiveBody(Batch& batch, std::uint32_t item, std::span<const Piece> into,
-                                     std::uint64_t bytes) {
-  PieceCursor<std::byte> cursor(into);
-  std::array<Piece, kPieces> pieces;
+Task<Status> RailReader::ReceiveBody(Batch& batch, std::uint32_t item, std::uint64_t bytes) {
   while (bytes > 0) {
-    const auto most = static_cast<std::size_t>(std::min<std::uint64_t>(bytes, kReceiveBytes));
-    std::size_t count = 1;
-    if (batch.sink != nullptr && !cursor.done()) {
-      count = cursor.Fill(std::span(pieces).first(kPieces - 1), most);
-    } else {
-      pieces[0] = std::span(dropped_).first(most);
-    }
-    const std::size_t room = TotalBytes(std::span<const Piece>(pieces).first(count));
-    std::size_t moved = 0;
-    if (early_at_ < early_end_) {
-      const Piece& piece = pieces.front();
-      moved = std::min(piece.size(), early_end_ - early_at_);
-      std::memcpy(piece.data(), early_.data() + early_at_, moved);
-      early_at_ += moved;
-    } else {
-      if (room == bytes) pieces[count++] = early_;
-      Result<std::size_t> received =
-          co_await ReceiveSome(&batch, std::span<const Piece>(pieces).first(count));
-      if (!received) co_return received.error();
-      moved = std::min(*received, room);
-      early_at_ = 0;
-      early_end_ = *received - moved;
-    }
-    bytes -= moved;
-    if (batch.sink == nullptr || cursor.done() || moved == 0) continue;
-    cursor.Advance(moved);
-    batch.sink->Landed(item, moved);
+    const Result<ConstPiece> came = co_await Next(&batch, bytes);
+    if (!came) co_return came.error();
+    bytes -= came->size();
+    if (batch.sink != nullptr && batch.outcome[item].ok() && !came->empty()) batch.sink->Take(item, *came);
   }
   co_return Status();
 }
 
 Task<Status> RailReader::Take(Batch* batch, std::span<std::byte> into) {
   while (!into.empty()) {
-    std::size_t moved = std::min(into.size(), early_end_ - early_at_);
-    if (moved > 0) {
-      std::memcpy(into.data(), early_.data() + early_at_, moved);
-      early_at_ += moved;
-    } else {
-      const std::array<Piece, 2> pieces = {into, Piece(early_)};
-      Result<std::size_t> received = co_await ReceiveSome(batch, pieces);
-      if (!received) co_return received.error();
-      moved = std::min(*received, into.size());
-      early_at_ = 0;
-      early_end_ = *received - moved;
-    }
-    into = into.subspan(moved);
+    const Result<ConstPiece> came = co_await Next(batch, into.size());
+    if (!came) co_return came.error();
+    std::ranges::copy(*came, into.begin());
+    into = into.subspan(came->size());
   }
   co_return Status();
 }
 
-Task<Result<std::size_t>> RailReader::ReceiveSome(Batch* batch, std::span<const Piece> into) {
-  const bool timed = batch != nullptr && batch->sink != nullptr;
-  const Instant deadline = timed ? batch->deadline : Instant::Never();
-  if (executor().Now() < deadline) {
-    Result<std::size_t> received = co_await stream_->Receive(into, deadline);
-    if (received && *received == 0) co_return Error(Code::kGone, Text(stream_->peer(), ": closed the rail"));
-    if (received || received.error().code() != Code::kTooLate) co_return received;
+Task<Result<ConstPiece>> RailReader::Next(Batch* batch, std::uint64_t most) {
+  if (came_at_ == came_end_) {
+    const bool timed = batch != nullptr && batch->sink != nullptr;
+    const Instant deadline = timed ? batch->deadline : Instant::Never();
+    const bool in_time = executor().Now() < deadline;
+    const Piece room(came_);
+    Result<std::size_t> received = std::size_t{0};
+    if (in_time) received = co_await stream_->Receive({&room, 1}, deadline);
+    if (!in_time || (!received && received.error().code() == Code::kTooLate)) {
+      GiveUp(*batch, Late());
+      co_return ConstPiece();
+    }
+    if (!received) co_return Error(received.error());
+    if (*received == 0) co_return Error(Code::kGone, Text(stream_->peer(), ": closed the rail"));
+    came_at_ = 0;
+    came_end_ = *received;
   }
-  GiveUp(*batch, Late());
-  co_return std::size_t{0};
+  const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(most, came_end_ - came_at_));
+  co_return ConstPiece(came_).subspan(std::exchange(came_at_, came_at_ + bytes), bytes);
 }
 
 }  // namespace cistern::net

@@ -65,16 +65,19 @@ class TestSource final : public RailSource {
 
 class TestSink final : public RailSink {
  public:
-  Result<std::span<const Piece>> Begin(std::uint32_t item, ConstPiece head,
-                                       std::uint64_t body_bytes) override {
-    if (refuses == item) return Error(Code::kBusy, "there is no slot");
+  Status Begin(std::uint32_t item, ConstPiece head, std::uint64_t body_bytes) override {
+    if (refuses == item) return Status(Code::kBusy, "there is no slot");
     numbers[item] = Decoder(head).U64();
-    std::vector<std::byte>& body = bodies[item];
-    body.resize(body_bytes);
-    pieces_ = {std::span(body).first(body_bytes / 2), std::span(body).subspan(body_bytes / 2)};
-    return pieces_;
+    expected[item] = body_bytes;
+    bodies[item].clear();
+    return Status();
   }
-  void Landed(std::uint32_t item, std::size_t bytes) override { landed[item] += bytes; }
+  void Take(std::uint32_t item, ConstPiece bytes) override {
+    EXPECT_FALSE(ends.contains(item)) << "what has ended takes no more";
+    EXPECT_NE(refuses, item);
+    bodies[item].insert(bodies[item].end(), bytes.begin(), bytes.end());
+    EXPECT_LE(bodies[item].size(), expected[item]);
+  }
   void End(std::uint32_t item, const Status& status) override {
     EXPECT_FALSE(ends.contains(item)) << "an item ends once";
     ends[item] = status;
@@ -83,11 +86,8 @@ class TestSink final : public RailSink {
   std::optional<std::uint32_t> refuses;
   std::map<std::uint32_t, std::uint64_t> numbers;
   std::map<std::uint32_t, std::vector<std::byte>> bodies;
-  std::map<std::uint32_t, std::size_t> landed;
+  std::map<std::uint32_t, std::uint64_t> expected;
   std::map<std::uint32_t, Status> ends;
-
- private:
-  std::array<Piece, 2> pieces_;
 };
 
 class RailTest : public ::testing::Test {
@@ -132,7 +132,6 @@ TEST_F(RailTest, ABatchBringsEachItemWholeAndInPlace) {
   for (const auto& [item, number] : sink.numbers) {
     EXPECT_TRUE(sink.ends[item].ok());
     EXPECT_TRUE(sink.bodies[item] == source_.blocks[number]) << number;
-    EXPECT_EQ(sink.landed[item], source_.blocks[number].size());
   }
   EXPECT_EQ(sink.ends.size(), 7u);
 }
@@ -234,7 +233,7 @@ TEST_F(RailTest, WhatIsReadyDoesNotWaitForWhatIsNot) {
   auto read = Read({3, 5}, sink, pair_.After(1'000'000));
   static_cast<io::SimulatedLoop&>(*pair_.loop).RunUntilIdle();
   // The deadline came while the second was looked for; the first one had arrived by then.
-  EXPECT_EQ(sink.landed[0], source_.blocks[3].size());
+  EXPECT_TRUE(sink.bodies[0] == source_.blocks[3]);
   EXPECT_EQ(pair_.loop->BlockOn(std::move(read)).code(), Code::kTooLate);
   source_.let_go.Set();
 }
@@ -244,11 +243,11 @@ TEST_F(RailTest, PastItsDeadlineABatchEndsUntouchedAndTheNextOneIsWhole) {
   TestSink late, later;
   EXPECT_EQ(pair_.loop->BlockOn(Read({4, 5, 4}, late, pair_.After(10'000))).code(), Code::kTooLate);
   EXPECT_EQ(late.ends.size(), 3u);
-  const auto landed = late.landed;
+  const auto taken = late.bodies;
   auto next = Read({3, 4}, later, pair_.After(1'000'000));
   source_.let_go.Set();
   EXPECT_TRUE(pair_.loop->BlockOn(std::move(next)).ok());
-  EXPECT_EQ(late.landed, landed) << "what came later was dropped";
+  EXPECT_EQ(late.bodies, taken) << "what came later was dropped";
   EXPECT_TRUE(later.bodies[1] == source_.blocks[4]);
 }
 

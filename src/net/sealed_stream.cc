@@ -21,22 +21,12 @@ constexpr std::size_t kWholeChunkBytes = kLengthBytes + kSealedChunkBytes + kTag
 // Chunks that go to the network together, or are asked of it.
 constexpr std::size_t kChunksAtOnce = 3;
 constexpr std::size_t kPieces = 64;
-// While one tile is sealed or opened, the next one of the block comes out of memory. 16 times the 96 bytes
-// that OpenSSL's kernel takes at once (decision 0047).
+// While one tile is sealed, the next one of the block comes out of memory. 16 times the 96 bytes that
+// OpenSSL's kernel takes at once (decision 0047).
 constexpr std::size_t kTileBytes = 16 * 96;
 constexpr std::size_t kLineBytes = 64;
 // Far below what one key may protect (2^32 invocations).
 constexpr std::uint64_t kMaxChunks = 1ull << 31;
-
-// A body begins a chunk: so the other side opens its chunks straight into the slot.
-constexpr std::size_t kBodyBytes = 4096;
-
-std::span<const ConstPiece> OneChunk(std::span<const ConstPiece> pieces) {
-  for (std::size_t i = 1; i < pieces.size(); ++i) {
-    if (pieces[i].size() >= kBodyBytes) return pieces.first(i);
-  }
-  return pieces;
-}
 
 void Prefetch(const std::byte* from, std::size_t bytes) {
   for (std::size_t at = 0; at < bytes; at += kLineBytes) __builtin_prefetch(from + at);
@@ -50,7 +40,7 @@ const unsigned char* Raw(const std::byte* bytes) { return reinterpret_cast<const
 // One direction: its key, and the number of the next chunk.
 class SealedStream::Cipher final {
  public:
-  Cipher(std::span<const std::byte> key, bool encrypt) : context_(EVP_CIPHER_CTX_new()), encrypt_(encrypt) {
+  Cipher(std::span<const std::byte> key, bool encrypt) : context_(EVP_CIPHER_CTX_new()) {
     CISTERN_ASSERT(context_ != nullptr && EVP_CipherInit_ex(context_, EVP_aes_128_gcm(), nullptr,
                                                             Raw(key.data()), nullptr, encrypt ? 1 : 0) == 1);
   }
@@ -67,11 +57,15 @@ class SealedStream::Cipher final {
                    EVP_CipherUpdate(context_, nullptr, &moved, Raw(length), kLengthBytes) == 1);
   }
   void Add(std::byte* into, const std::byte* from, std::size_t bytes) {
+    int moved = 0;
+    CISTERN_ASSERT(EVP_CipherUpdate(context_, Raw(into), &moved, Raw(from), static_cast<int>(bytes)) == 1);
+  }
+  // What lies in memory.
+  void AddInTiles(std::byte* into, const std::byte* from, std::size_t bytes) {
     while (bytes > 0) {
       const std::size_t now = std::min(bytes, kTileBytes), next = std::min(bytes - now, kTileBytes);
-      Prefetch(encrypt_ ? from + now : into + now, next);
-      int moved = 0;
-      CISTERN_ASSERT(EVP_CipherUpdate(context_, Raw(into), &moved, Raw(from), static_cast<int>(now)) == 1);
+      Prefetch(from + now, next);
+      Add(into, from, now);
       into += now;
       from += now;
       bytes -= now;
@@ -93,7 +87,6 @@ class SealedStream::Cipher final {
 
  private:
   EVP_CIPHER_CTX* context_;
-  bool encrypt_;
   std::uint64_t chunks_ = 0;
 };
 
@@ -200,14 +193,14 @@ Task<Status> SealedStream::Send(std::span<const ConstPiece> from, Instant deadli
         co_return Status(Code::kGone, Text(peer(), ": the connection's key is used up; connect again"));
       }
       const std::span<const ConstPiece> chunk =
-          OneChunk(std::span(pieces).first(cursor.Fill(pieces, kSealedChunkBytes)));
+          std::span(pieces).first(cursor.Fill(pieces, kSealedChunkBytes));
       std::byte* at = sealed_.data() + end;
       const std::size_t bytes = TotalBytes(chunk);
       StoreAt(at, 0, static_cast<std::uint32_t>(bytes));
       sealer_->Begin(at);
       at += kLengthBytes;
       for (const ConstPiece& piece : chunk) {
-        sealer_->Add(at, piece.data(), piece.size());
+        sealer_->AddInTiles(at, piece.data(), piece.size());
         at += piece.size();
       }
       sealer_->EndSealing(at);
