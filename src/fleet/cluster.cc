@@ -7,11 +7,14 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/format.h"
+#include "planner/figure.h"
 
 namespace cistern::fleet {
 namespace {
 
 constexpr std::size_t kCacheLine = 64;
+constexpr std::uint32_t kMostRestarts = 1'000;  // of one request: it would hardly ever be answered
 
 std::uint64_t Milliseconds(double seconds) { return static_cast<std::uint64_t>(seconds * 1e3); }
 
@@ -372,6 +375,14 @@ void Cluster::FailNode(NodeNumber node) {
     if (!job.active || job.node != node || waits) continue;
     ++job.attempt;
     ++result_.restarted;
+    if (++job.restarts > kMostRestarts) {
+      status_ = Status(
+          Code::kInvalid,
+          Text("--fail-every ", planner::QuantityText(options_.fail_every_s, "s"), ": a request of ",
+               job.request.input_tokens, " tokens with an answer of ", job.request.output_tokens, " began ",
+               kMostRestarts, " times again: hardly any node stays up for as long as that takes"));
+      return;
+    }
     Dispatch(id);
   }
 }

@@ -110,6 +110,24 @@ TEST(Cluster, SameSeedSameResultAndAnotherSeedAnother) {
   EXPECT_NE(first, Generated(options, kWork));
 }
 
+TEST(Cluster, AnAnswerThatNoNodeStaysUpForIsSaid) {
+  ClusterOptions options = Fleet(4);
+  options.fail_every_s = 10;
+  options.repair_s = 1;
+  bool given = false;
+  Requests requests([&](workload::Request& request) {
+    request.timestamp_ms = 0;
+    request.input_tokens = 1'000;
+    request.output_tokens = 1'000'000;
+    return !std::exchange(given, true);
+  });
+  const Result<ClusterResult> result = RunCluster(options, requests);
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().code(), Code::kInvalid);
+  EXPECT_THAT(std::string(result.error().message()),
+              testing::HasSubstr("--fail-every 10 s: a request of 1000"));
+}
+
 // Published traces count from the epoch, or from when their service began.
 TEST(Cluster, WhenATraceBeginsChangesNothing) {
   ClusterOptions options = Fleet(4);
