@@ -190,7 +190,11 @@ bool Conversations::MakeRoomForUse(NoteId note) {
 
 bool Conversations::IsEnding(TreeId tree, std::uint64_t begun) const {
   return std::any_of(endings_.begin(), endings_.upper_bound(begun),
-                     [&](const auto& ending) { return ending.second == tree; });
+                     [&](const auto& ending) { return ending.second.tree == tree; });
+}
+
+bool Conversations::IsEnding(const Talking& talking) const {
+  return std::ranges::any_of(endings_, [&](const auto& ending) { return ending.second == talking; });
 }
 
 void Conversations::MakeShared(NoteId note) {

@@ -62,12 +62,17 @@ class Conversations final {
   // has no more. A note without a conversation is forgotten.
   std::optional<Named> TakeLast(TreeId tree, std::uint64_t conversation);
 
+  struct Talking {
+    TreeId tree = kNoId;
+    std::uint64_t conversation = 0;
+    bool operator==(const Talking&) const = default;
+  };
   // A conversation of the tree ends while this stands: its notes are taken before what they are of goes.
   class Ending final {
    public:
-    Ending(Conversations& conversations, TreeId tree)
+    Ending(Conversations& conversations, TreeId tree, std::uint64_t conversation)
         : conversations_(conversations), number_(++conversations.endings_begun_) {
-      conversations_.endings_[number_] = tree;
+      conversations_.endings_[number_] = {tree, conversation};
     }
     ~Ending() {
       conversations_.endings_.erase(number_);
@@ -83,6 +88,8 @@ class Conversations final {
   std::uint64_t endings_begun() const { return endings_begun_; }
   // Whether one of the first `begun` that were begun is one of the tree's, and under way.
   bool IsEnding(TreeId tree, std::uint64_t begun) const;
+  // Whether an end of this conversation is under way, which has taken notes of what is still there.
+  bool IsEnding(const Talking& talking) const;
   // Pulsed when one has ended.
   Event& ended() { return ended_; }
 
@@ -92,10 +99,6 @@ class Conversations final {
 
   // For going over all conversations: number `at` of them, below talk_end(), which it has as long as it has a
   // note; none: nobody has that number.
-  struct Talking {
-    TreeId tree;
-    std::uint64_t conversation;
-  };
   std::optional<Talking> TalkAt(std::uint32_t at) const;
   std::uint32_t talk_end() const { return talks_.end(); }
 
@@ -180,7 +183,7 @@ class Conversations final {
   TalkId oldest_ = kNoId;
   std::vector<Ancestors> ancestors_;  // that may have to be shared
   std::uint64_t forgotten_ = 0;
-  std::map<std::uint64_t, TreeId> endings_;  // under way, by the number that each has
+  std::map<std::uint64_t, Talking> endings_;  // under way, by the number that each has
   std::uint64_t endings_begun_ = 0;
   Event ended_;
 };

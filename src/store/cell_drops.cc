@@ -20,7 +20,8 @@ Task<std::uint64_t> CellDrops::BeginEnd(std::uint32_t slot, std::uint64_t conver
   const catalog::NamespaceEntry* before = context_.namespaces.at(slot);
   if (before == nullptr) co_return 0;
   const std::uint64_t incarnation = before->incarnation;
-  const catalog::Conversations::Ending ending(context_.conversations, context_.catalog.TreeOf(slot));
+  const catalog::Conversations::Ending ending(context_.conversations, context_.catalog.TreeOf(slot),
+                                              conversation);
   auto [tops, ended] = co_await drops_.TakeConversation(slot, conversation);
   std::uint64_t blocks = 0;
   while (!tops.empty()) {

@@ -342,6 +342,42 @@ TEST_F(ConversationsTest, AnEndThatIsRefusedHalfWayForgetsNothingOfTheRest) {
   EXPECT_EQ(Occupied().conversations, 0u);
 }
 
+// The first has taken all notes and dropped nothing yet.
+TEST_F(ConversationsTest, R10AnEndDuringAnotherOfTheSameIsAcknowledgedBehindIt) {
+  Make({.headers = 4});
+  Say(kAnn, 1, 1500);
+  Say(kBob, 2001, 2001);
+  Task<Result<std::uint64_t>> first = t->store->EndConversation(ns.slot, kAnn);
+  while (Occupied().conversations > 1) t->loop->executor().RunReady(1);
+  ASSERT_FALSE(first.done());
+  ASSERT_TRUE(Here(1500));
+  EXPECT_EQ(End(kAnn), 0u);
+  EXPECT_FALSE(Here(1) || Here(1500));
+  EXPECT_EQ(*t->Run(std::move(first)), 1500u);
+  EXPECT_TRUE(Here(2001));
+}
+
+TEST_F(ConversationsTest, AnEndDuringAnotherThatIsRefusedTakesWhatThatLeaves) {
+  constexpr std::uint64_t kTops = 600;
+  Make({.headers = 4});
+  for (std::uint64_t n = 0; n < kTops; ++n) Say(kAnn, 1'000 + n, 1'000 + n);
+  int writes = 0;
+  t->disk.set_faults([&](const io::IoRequest& request, const std::string&) {
+    // Of the first drops, in both copies, and of those behind them alone.
+    const bool fails = request.kind == io::IoRequest::Kind::kWrite && ++writes > 4 && writes <= 6;
+    return fails ? io::Fault{io::FaultKind::kIoError, 0} : io::Fault{};
+  });
+  Task<Result<std::uint64_t>> first = t->store->EndConversation(ns.slot, kAnn);
+  while (Occupied().conversations > 0) t->loop->executor().RunReady(1);
+  Task<Result<std::uint64_t>> second = t->store->EndConversation(ns.slot, kAnn);
+  const Result<std::uint64_t> refused = t->Run(std::move(first));
+  ASSERT_FALSE(refused.has_value());
+  const std::uint64_t left = Occupied().blocks;
+  EXPECT_GT(left, 0u);
+  EXPECT_EQ(*t->Run(std::move(second)), left);
+  EXPECT_EQ(Occupied().blocks, 0u);
+}
+
 TEST_F(ConversationsTest, Promise5ALongConversationEndsInSteps) {
   Make({.headers = 4});
   Say(kAnn, 1, 1500);

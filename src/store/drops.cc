@@ -138,7 +138,11 @@ Task<Result<std::uint64_t>> Drops::EndConversation(std::uint32_t slot, std::uint
                                                    CallStations* stations) {
   constexpr std::size_t kTopsAtOnce = 256;
   const catalog::TreeId tree = context_.catalog.TreeOf(slot);
-  const catalog::Conversations::Ending ending(context_.conversations, tree);
+  // An end under way has taken the notes of what it has not dropped yet: what it leaves is this one's, and
+  // this one is not acknowledged before it is.
+  while (context_.conversations.IsEnding({tree, conversation}))
+    co_await context_.conversations.ended().Wait();
+  const catalog::Conversations::Ending ending(context_.conversations, tree, conversation);
   Ended ended = co_await TakeNotes(tree, conversation);
   std::deque<BlockKey>& tops = ended.tops;
   std::uint64_t blocks = 0;
