@@ -40,6 +40,7 @@ void PartialCopies::End(catalog::RecordId record) {
     context_.slots.Unpin(copy->place);
     residents_.FreeSlot(copy->place);
   }
+  residents_.WatchExpiry(record, false);
   --context_.forest.record(record).references;
   copy->changed.Pulse();
 }

@@ -204,6 +204,7 @@ Task<Status> PartialFetch::ReadOnce(PartialCopyPtr copy, const SegmentRead& read
                          .conversation = stamp.conversation});
   context_.forest.record(record).key = key;
   copy->published = true;
+  residents_.WatchExpiry(record, true);
   co_return Status();
 }
 

@@ -141,6 +141,13 @@ class Residents final {
   void Hold(catalog::RecordId record);
   void LetGo(catalog::RecordId record);
   std::uint64_t held_bytes() const { return held_bytes_; }  // of their slots
+  // Whether FirstExpired gives a record that is not in memory, once it has: something of it is.
+  void WatchExpiry(catalog::RecordId record, bool watched) {
+    if (context_.forest.record(record).in_memory()) return;
+    expiry_.Remove(record);
+    const std::uint32_t expiry = context_.forest.record(record).expiry;
+    if (watched && expiry != 0) expiry_.Set(record, expiry);
+  }
   // A record that has expired by `now_s`, kNoId when there is none.
   catalog::RecordId FirstExpired(std::uint64_t now_s) const {
     if (expiry_.empty() || static_cast<std::uint64_t>(expiry_.first_when()) > now_s) return catalog::kNoId;

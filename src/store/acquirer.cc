@@ -67,7 +67,11 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
     const catalog::RecordId record = block == catalog::kNoId
                                          ? catalog::kNoId
                                          : context_.catalog.ReadableRecord(block, blocks[i].group, now_s);
-    if (record == catalog::kNoId) continue;
+    if (record == catalog::kNoId) {
+      // What was found with it may hang below it.
+      if (block != catalog::kNoId && deletions_.CutExpired(block, blocks[i].group, now_s)) found_in_step = 0;
+      continue;
+    }
     if (!context_.forest.record(record).in_memory()) {
       if (prompts_.AwaitsRead(tree, blocks[i].key)) {
         // From then on it is known what its blocks are worth; this one is looked for again.
@@ -149,10 +153,11 @@ bool Acquirer::FindAtOnce(catalog::TreeId tree, std::span<const catalog::BlockNa
     const catalog::BlockId block = ahead[i % ahead.size()];
     records[i] = catalog::kNoId;
     if (block == catalog::kNoId && context_.forest.collecting()) return false;
-    if (block == catalog::kNoId || !context_.catalog.Readable(block, blocks[i].group, now_s)) continue;
+    const auto copy = block == catalog::kNoId ? std::nullopt : context_.forest.See(block, blocks[i].group);
+    if (!copy) continue;
     // A folded record is in the lower tier alone.
-    records[i] = context_.forest.FindRecord(block, blocks[i].group);
-    if (records[i] == catalog::kNoId) return false;
+    records[i] = copy->record;
+    if (records[i] == catalog::kNoId || catalog::Catalog::Expired(copy->expiry, now_s)) return false;
     const catalog::Record& r = context_.forest.record(records[i]);
     if (!r.in_memory() || !r.is(catalog::Record::kVerified)) return false;
   }

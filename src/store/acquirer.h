@@ -16,6 +16,7 @@
 #include "residency/partial_fetch.h"
 #include "residency/residents.h"
 #include "residency/verifier.h"
+#include "store/deletions.h"
 #include "store/prompts.h"
 #include "store/requests.h"
 #include "store/switches.h"
@@ -28,7 +29,7 @@ class Acquirer final {
   Acquirer(const residency::StoreContext& context, residency::LowerTier& lower,
            residency::Residents& residents, residency::PartialCopies& partial_copies,
            residency::Verifier& verifier, residency::Fetcher& fetcher, residency::PartialFetch& partial_fetch,
-           Prompts& prompts, const Switches& switches, const Term& term)
+           Prompts& prompts, Deletions& deletions, const Switches& switches, const Term& term)
       : context_(context),
         lower_(lower),
         residents_(residents),
@@ -37,6 +38,7 @@ class Acquirer final {
         fetcher_(fetcher),
         partial_fetch_(partial_fetch),
         prompts_(prompts),
+        deletions_(deletions),
         switches_(switches),
         term_(term) {}
   Acquirer(const Acquirer&) = delete;
@@ -91,6 +93,7 @@ class Acquirer final {
   residency::Fetcher& fetcher_;
   residency::PartialFetch& partial_fetch_;
   Prompts& prompts_;
+  Deletions& deletions_;
   const Switches& switches_;
   const Term& term_;
 };

@@ -51,6 +51,14 @@ std::shared_ptr<Deletion> Deletions::Cut(catalog::BlockId block, residency::Loss
   return started;
 }
 
+// What lies below memory alone is in no list of what expires: who meets it there cuts it.
+bool Deletions::CutExpired(catalog::BlockId block, std::uint16_t group, std::uint64_t now_s) {
+  const auto copy = context_.forest.See(block, group);
+  if (!copy || !catalog::Catalog::Expired(copy->expiry, now_s)) return false;
+  Cut(block, residency::LossReason::kExpired);
+  return true;
+}
+
 std::shared_ptr<Deletion> Deletions::Start(Deletion deletion) {
   deletion.made = context_.catalog.NextEvent();
   if (deletion.since == 0) deletion.since = deletion.made;

@@ -46,6 +46,8 @@ class Deletions final : public residency::BlockOwner {
 
   // Null where the block's namespace was dropped: the block is then collected with it.
   std::shared_ptr<Deletion> Cut(catalog::BlockId block, residency::LossReason reason);
+  // Cuts the block where its record of the group is past its time, in whatever tier; true: it was.
+  bool CutExpired(catalog::BlockId block, std::uint16_t group, std::uint64_t now_s);
   std::shared_ptr<Deletion> Start(Deletion deletion);
   // Removes a block that was cut with an ancestor from the table, so that a new block can have its key.
   void Detach(catalog::BlockId block);

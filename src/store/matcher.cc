@@ -68,7 +68,8 @@ Task<Result<std::vector<MatchRun>>> Matcher::MatchRest(std::uint32_t slot, std::
       }
     }
     context_.steps.Count(static_cast<std::uint32_t>(groups.size()));
-    if (!full) {
+    if (expired) deletions_.Cut(block, residency::LossReason::kExpired);
+    if (!full || expired) {
       NoteMisses(tree, rest[i], expired, rest.size() - i);
       break;
     }

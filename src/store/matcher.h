@@ -14,6 +14,7 @@
 #include "residency/residents.h"
 #include "residency/uses.h"
 #include "store/block_look.h"
+#include "store/deletions.h"
 #include "store/matched_runs.h"
 #include "store/prompts.h"
 #include "store/requests.h"
@@ -26,13 +27,14 @@ class Matcher final {
  public:
   Matcher(const residency::StoreContext& context, residency::LowerTier& lower,
           residency::Residents& residents, residency::Uses& uses, Prompts& prompts,
-          residency::Fetcher& fetcher, const Switches& switches, const Term& term)
+          residency::Fetcher& fetcher, Deletions& deletions, const Switches& switches, const Term& term)
       : context_(context),
         lower_(lower),
         residents_(residents),
         uses_(uses),
         prompts_(prompts),
         fetcher_(fetcher),
+        deletions_(deletions),
         switches_(switches),
         term_(term) {}
   Matcher(const Matcher&) = delete;
@@ -70,6 +72,7 @@ class Matcher final {
   residency::Uses& uses_;
   Prompts& prompts_;
   residency::Fetcher& fetcher_;
+  Deletions& deletions_;
   const Switches& switches_;
   const Term& term_;
 };

@@ -653,6 +653,51 @@ TEST_F(FlashStoreTest, R10WhatExpiredStaysAwayThoughTheClockGoesBack) {
   EXPECT_FALSE(Get(0).has_value());
 }
 
+// It expired below memory, and a reader met it there.
+TEST_F(FlashStoreTest, R10WhatExpiredBelowMemoryStaysAwayWithWhatDescendsFromIt) {
+  Make(With(4));
+  store::PartWrite part = Part(0, {});
+  part.ttl_s = 10;
+  WriteOne(part);
+  ASSERT_EQ(Put(1, 0), store::State::kPublished);
+  t->Settle();
+  PutChainSlowly(11, 18);
+  ASSERT_FALSE(Here(0) || Here(1));
+  ASSERT_EQ(Match(0, 1), 2u);
+  t->Advance(11'000'000);
+  t->Settle();
+  EXPECT_EQ(Match(0, 1), 0u);
+  EXPECT_FALSE(Get(1).has_value());
+  t->Settle();
+  t->Stop();
+  t->ForgetMemory();
+  t->clock.StepWall(-3600);
+  t->Start();
+  Attach(store::OneGroup());
+  EXPECT_FALSE(Get(0).has_value());
+  EXPECT_FALSE(Get(1).has_value());
+}
+
+TEST_F(FlashStoreTest, R10WhatAReaderMetExpiredBelowMemoryStaysAway) {
+  Make(With(4));
+  store::PartWrite part = Part(0, {});
+  part.ttl_s = 10;
+  WriteOne(part);
+  t->Settle();
+  PutChainSlowly(11, 18);
+  ASSERT_FALSE(Here(0));
+  t->Advance(11'000'000);
+  t->Settle();
+  EXPECT_FALSE(Get(0).has_value());
+  t->Settle();
+  t->Stop();
+  t->ForgetMemory();
+  t->clock.StepWall(-3600);
+  t->Start();
+  Attach(store::OneGroup());
+  EXPECT_FALSE(Get(0).has_value());
+}
+
 // The tick that follows tells it, not the one a minute later.
 TEST_F(FlashStoreTest, R10WhatExpiredStaysAwayThoughTheJournalFailedOnceThen) {
   Make(With(4));

@@ -255,6 +255,25 @@ TEST_F(PartialFetchTest, AReportOfABlockThatIsNotInMemoryHarmsNobody) {
 }
 
 // Parts whose borders lie inside of units: what is read for one of them has a share of its neighbours'.
+TEST_F(PartialFetchTest, R10AViewOfSegmentsEndsWithItsBlocksTime) {
+  Make(With(Promotion::kSecondHit));
+  store::PartWrite mortal = Part(0, {}, kBlock);
+  mortal.ttl_s = 30;
+  ASSERT_EQ(WriteOne(std::move(mortal)).state, store::State::kPublished);
+  t->Settle();
+  for (std::uint64_t n = 1; n < 12; ++n) {
+    ASSERT_EQ(Put(n, n - 1, kBlock), store::State::kPublished);
+    t->Settle();
+  }
+  const store::AcquireGrant grant = Get(0, {1, 2});
+  ASSERT_EQ(grant.views[0].code, Code::kOk);
+  ASSERT_FALSE(Here(0));
+  t->Advance(20'000'000);
+  EXPECT_EQ(t->Generation(grant.views[0].place), grant.views[0].generation);
+  t->Advance(11'000'000);
+  EXPECT_NE(t->Generation(grant.views[0].place), grant.views[0].generation);
+}
+
 TEST_F(PartialFetchTest, P1WhatADeviceReadsWrongForOneRankHarmsNoOther) {
   constexpr std::uint64_t kPartBytes = 70'000;
   NamespaceSpec spec = store::OneGroup("ranks");
