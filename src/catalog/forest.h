@@ -142,6 +142,8 @@ struct IncarnationTree {
   BlockId root = kNoId;
   BlockId orphans = kNoId;      // the home of its orphans
   std::uint64_t last_drop = 0;  // when the last drop of a key in it was, as Put::made
+  // When a block that puts waited for as their parent last left it for want of room: no cut ended those.
+  std::uint64_t parent_left = 0;
 };
 
 // Hears which records a node has, in whatever tier; in the middle of a change of the forest, so it only
@@ -174,6 +176,7 @@ class Forest final {
   BlockId OrphansOf(TreeId tree);
   void ForgetOrphans(TreeId tree) { trees_.at(tree).orphans = kNoId; }
   void NoteDrop(TreeId tree, std::uint64_t made) { trees_.at(tree).last_drop = made; }
+  void NoteParentLeft(TreeId tree, std::uint64_t made) { trees_.at(tree).parent_left = made; }
   // Null for a removed tree.
   const IncarnationTree* tree(TreeId tree) const {
     const auto found = trees_.find(tree);

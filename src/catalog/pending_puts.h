@@ -54,7 +54,8 @@ struct Put {
   std::uint32_t users = 0;             // calls that still look at it
   bool has_slot = false;
   bool held = false;
-  bool unsure = false;  // waits until all cut blocks are collected
+  bool unsure = false;        // waits until all cut blocks are collected
+  bool parent_stood = false;  // a block of its parent's key stood when it was made
   State state = State::kOpen;
   Code end = Code::kOk;  // why it ended; kOk: the block was there already
   std::uint32_t next_free = kNoId;

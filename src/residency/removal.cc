@@ -31,10 +31,20 @@ void Removal::Settle(catalog::BlockId block) {
     }
     if (context_.forest.block(block).is(catalog::Block::kReaping)) return;
     context_.steps.Count();
+    NoteWaitingChildren(block);
     const catalog::BlockId parent = context_.forest.Free(block);
     owner_.Freed(block, parent);
     block = parent;
   }
+}
+
+// Only below a lower tier is it asked what was there when a put was made (Publisher::CheckDrops).
+void Removal::NoteWaitingChildren(catalog::BlockId block) {
+  const catalog::Block& b = context_.forest.block(block);
+  if (!lower_.present() || context_.pending.size() == 0 || !b.has_key()) return;
+  context_.steps.Count();
+  if (context_.pending.NextChildOf(b.tree, b.key_hash(), catalog::kNoId) != catalog::kNoId)
+    context_.forest.NoteParentLeft(b.tree, context_.catalog.NextEvent());
 }
 
 void Removal::Unpark(catalog::BlockId block) {

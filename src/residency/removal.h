@@ -43,6 +43,7 @@ class Removal final {
 
  private:
   void EraseRecord(catalog::RecordId record);
+  void NoteWaitingChildren(catalog::BlockId block);
 
   const StoreContext context_;
   BlockOwner& owner_;

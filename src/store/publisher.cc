@@ -82,10 +82,8 @@ residency::Step Publisher::TryPublishOpen(catalog::PutIndex put) {
     catalog::BlockId parent = catalog::kNoId, block = catalog::kNoId;
     if (const residency::Step step = FindParent(put, *entry, &parent); step != residency::Step::kDone)
       return step;
-    if (MayDescendFromDropped(p, parent, *entry)) {
-      puts_.End(put, Code::kMiss);
-      return residency::Step::kDone;
-    }
+    if (const residency::Step step = CheckDrops(put, parent, *entry); step != residency::Step::kDone)
+      return p.state == catalog::Put::State::kOpen ? step : residency::Step::kDone;
     if (const residency::Step step = FindPresent(put, *entry, &parent, &block);
         step != residency::Step::kDone) {
       return p.state == catalog::Put::State::kOpen ? step : residency::Step::kDone;
@@ -220,6 +218,19 @@ bool Publisher::MayDescendFromDropped(const catalog::Put& put, catalog::BlockId 
       above == catalog::kNoId ? catalog::Record::kDropUnknown : context_.forest.record(above).after_drop;
   if (drop == catalog::Record::kDropUnknown) drop = context_.forest.tree(put.name.tree)->last_drop;
   return drop > put.made;
+}
+
+// A parent that was there when the put was made, and has been since, would have ended the put with itself: at
+// the latest when what was cut is collected.
+residency::Step Publisher::CheckDrops(catalog::PutIndex put, catalog::BlockId parent,
+                                      const catalog::NamespaceEntry& entry) {
+  const catalog::Put& p = context_.pending[put];
+  if (!MayDescendFromDropped(p, parent, entry)) return residency::Step::kDone;
+  const catalog::IncarnationTree& tree = *context_.forest.tree(p.name.tree);
+  if (p.parent_stood && tree.parent_left < p.made)
+    return deletions_.Concern(tree.slot) ? WaitUntilSure(put) : residency::Step::kDone;
+  puts_.End(put, Code::kMiss);
+  return residency::Step::kWaits;
 }
 
 catalog::Forest::Answer Publisher::DescendsFrom(catalog::BlockId block, catalog::BlockId top) {

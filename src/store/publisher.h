@@ -61,6 +61,9 @@ class Publisher final {
   residency::Step WaitUntilSure(catalog::PutIndex put);
   bool MayDescendFromDropped(const catalog::Put& put, catalog::BlockId parent,
                              const catalog::NamespaceEntry& entry) const;
+  // kDone: no drop since it was made has taken it along. kWaits as well where that ended it.
+  residency::Step CheckDrops(catalog::PutIndex put, catalog::BlockId parent,
+                             const catalog::NamespaceEntry& entry);
   // kUnknown where a step may not look far enough.
   catalog::Forest::Answer DescendsFrom(catalog::BlockId block, catalog::BlockId top);
   catalog::BlockId BlockFor(catalog::PutIndex put, catalog::BlockId parent, catalog::BlockId block);

@@ -290,6 +290,8 @@ residency::Step Writer::JoinPut(const catalog::Caller& caller, WriteCall& call, 
     p.standing = StandingOf(call, part);
     p.made = context_.catalog.NextEvent();
     p.after_drop = context_.forest.tree(tree)->last_drop;
+    p.parent_stood =
+        lower_.present() && !part.parent.none() && context_.catalog.Find(tree, part.parent) != catalog::kNoId;
     context_.steps.Count(2);
   }
   catalog::Put& p = context_.pending[put];

@@ -211,6 +211,61 @@ TEST_F(FlashStoreTest, APowerCutLosesOnlyCache) {
   }
 }
 
+// Its parent has left memory, and is there all the time.
+TEST_F(FlashStoreTest, ADropElsewhereEndsNothingThatIsHeldBelowWhatFlashHas) {
+  Make(With(4));
+  PutChainSlowly(1, 2);
+  PutChainSlowly(11, 18);
+  ASSERT_FALSE(Here(2));
+  store::PartWrite part = Part(3, 2);
+  part.held = true;
+  const PutId put = part.put_id;
+  ASSERT_EQ(WriteOne(std::move(part)).state, store::State::kPending);
+  ASSERT_TRUE(Drop(18).has_value());
+  ASSERT_TRUE(t->Run(t->store->Publish(Me(), ns.slot, std::span(&put, 1))).has_value());
+  EXPECT_TRUE(Gets(3));
+  EXPECT_EQ(Occupied().pending, 0u);
+}
+
+// Its parent came to flash again after the drop: what is held descends from the one that was dropped, or may.
+TEST_F(FlashStoreTest, R10WhatIsHeldBelowWhatWasDroppedStaysAwayThoughItsParentCameAgain) {
+  for (const bool put_first : {false, true}) {
+    Make(With(4));
+    PutChainSlowly(1, put_first ? 1 : 2);
+    PutChainSlowly(11, 18);
+    store::PartWrite part = Part(3, 2);
+    part.held = true;
+    const PutId put = part.put_id;
+    ASSERT_EQ(WriteOne(std::move(part)).state, store::State::kPending);
+    ASSERT_TRUE(Drop(1).has_value());
+    PutChainSlowly(1, 2);
+    PutChainSlowly(21, 28);
+    ASSERT_FALSE(Here(2));
+    (void)t->Run(t->store->Publish(Me(), ns.slot, std::span(&put, 1)));
+    EXPECT_FALSE(Get(3).has_value());
+    EXPECT_EQ(Occupied().pending, 0u);
+  }
+}
+
+// Its parent was there when it was put, and left for good before it was dropped.
+TEST_F(FlashStoreTest, R10WhatIsHeldStaysAwayThoughItsParentHadLeftBeforeTheDrop) {
+  store::TestStoreOptions options = With(4);
+  options.store.lower.write = {.policy = WritePolicy::kSelective, .uses = 200};
+  Make(options);
+  PutChainSlowly(1, 2);
+  store::PartWrite part = Part(3, 2);
+  part.held = true;
+  const PutId put = part.put_id;
+  ASSERT_EQ(WriteOne(std::move(part)).state, store::State::kPending);
+  PutChainSlowly(11, 18);
+  ASSERT_EQ(Match(1, 2), 0u);
+  ASSERT_TRUE(Drop(1).has_value());
+  PutChainSlowly(1, 2);
+  (void)t->Run(t->store->Publish(Me(), ns.slot, std::span(&put, 1)));
+  EXPECT_FALSE(Get(3).has_value());
+  EXPECT_EQ(Occupied().pending, 0u);
+}
+
 TEST_F(FlashStoreTest, R10WhatWasDroppedStaysAwayThoughTheMediaHaveIt) {
   Make(With(4));
   PutChainSlowly(0, 31);
