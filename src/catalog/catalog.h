@@ -120,9 +120,9 @@ class Catalog final {
 
   RecordHandle HandleOf(RecordId record) const { return {record, forest_.record(record).serial}; }
   bool Lives(RecordHandle handle) const { return forest_.record(handle.record).serial == handle.serial; }
-  // True if the record lives and its block stands; false as well where a step cannot tell.
-  bool Stands(RecordHandle handle) {
-    return Lives(handle) && IfStanding(forest_.record(handle.record).block) != kNoId;
+  // True if the record lives and its block stands; `unsure` as Find has it.
+  bool Stands(RecordHandle handle, bool* unsure = nullptr) {
+    return Lives(handle) && IfStanding(forest_.record(handle.record).block, unsure) != kNoId;
   }
 
   // Bytes of a record of the group with a body of `body_bytes`, all units counted; 0 for an unknown tree. A

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "catalog/standing.h"
 #include "record/seal_copy.h"
 
 namespace cistern::residency {
@@ -220,8 +221,17 @@ Task<std::uint32_t> Residents::DropLost(std::span<RecordReference> references, s
     cuts = context_.forest.cuts();
     for (RecordReference& reference : references) {
       if (context_.steps.Spent()) co_await Yield();
-      if (reference.holds() && (pass == kPasses || !context_.catalog.Stands(reference.handle())))
-        reference.Drop();
+      if (!reference.holds()) continue;
+      bool unsure = false;
+      bool stands = pass < kPasses && context_.catalog.Stands(reference.handle(), &unsure);
+      if (unsure) {
+        const catalog::Block& b =
+            context_.forest.block(context_.forest.record(reference.handle().record).block);
+        co_await catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, b.tree,
+                                        b.key_hash());
+        stands = context_.catalog.Stands(reference.handle());
+      }
+      if (!stands) reference.Drop();
     }
   }
   co_return cuts;

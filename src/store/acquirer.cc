@@ -8,9 +8,9 @@
 
 #include "base/call_stations.h"
 #include "base/format.h"
+#include "catalog/standing.h"
 #include "policy/placement.h"
 #include "store/namespaces.h"
-#include "store/standing.h"
 
 namespace cistern::store {
 namespace {
@@ -60,8 +60,8 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
                                  ? ahead[i % catalog::Catalog::kFoundAhead]
                                  : context_.catalog.Find(tree, blocks[i].key);
     if (block == catalog::kNoId && context_.forest.collecting()) {
-      co_await LearnStanding(context_.executor, context_.catalog, context_.steps, tree,
-                             catalog::KeyHashOf(tree, blocks[i].key));
+      co_await catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, tree,
+                                      catalog::KeyHashOf(tree, blocks[i].key));
       block = context_.catalog.Find(tree, blocks[i].key);
     }
     const catalog::RecordId record = block == catalog::kNoId

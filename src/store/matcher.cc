@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "base/format.h"
+#include "catalog/standing.h"
 #include "store/namespaces.h"
 #include "store/shared_uses.h"
-#include "store/standing.h"
 
 namespace cistern::store {
 
@@ -26,8 +26,8 @@ Task<Result<std::vector<MatchRun>>> Matcher::MatchRest(std::uint32_t slot, std::
   std::vector<std::uint64_t> run(groups.size(), 0);
   MatchedRuns runs;
   const auto learn_standing = [&](const BlockKey& key) {
-    return LearnStanding(context_.executor, context_.catalog, context_.steps, tree,
-                         catalog::KeyHashOf(tree, key));
+    return catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, tree,
+                                  catalog::KeyHashOf(tree, key));
   };
   // Blocks that the index matched.
   if (matched > 0 && !rest.empty()) {

@@ -184,6 +184,27 @@ TEST_F(BlockStoreTest, ADeepBlockIsFoundWhileOthersAreCollected) {
   EXPECT_EQ(t->Run(std::move(dropping)), 2001u);
 }
 
+TEST_F(BlockStoreTest, ADeepBlockThatStandsIsGrantedThoughAnotherDropBeganMeanwhile) {
+  constexpr std::uint64_t kDeep = 600, kOther = 10'000;
+  Make({.headers = 4});
+  PutChain(1, kDeep);
+  Restart();
+  PutChain(kOther, kOther + 2000);
+  t->movers->paused = true;
+  const catalog::BlockName name{Key(kDeep), 0};
+  auto acquiring = t->store->Acquire(Me(), ns.slot, std::span(&name, 1), 1'000'000, Soon());
+  ASSERT_EQ(t->movers->waiting.size(), 1u);
+  const BlockKey other = Key(kOther);
+  auto dropping = t->store->Drop(ns.slot, std::span(&other, 1));
+  t->movers->MoveOne(0);
+  while (!acquiring.done()) t->loop->executor().RunReady(1);
+  ASSERT_FALSE(dropping.done()) << "nothing was collected any more";
+  const auto grant = t->Run(std::move(acquiring));
+  ASSERT_TRUE(grant.has_value());
+  EXPECT_EQ(grant->views[0].code, Code::kOk);
+  EXPECT_TRUE(t->Run(std::move(dropping)).has_value());
+}
+
 TEST_F(BlockStoreTest, P6WhatWasCutOffDuringAnAcquireIsNotGranted) {
   for (const std::vector<int>& asked : {std::vector{2}, std::vector{2, 9}}) {
     Make();
