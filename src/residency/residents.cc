@@ -217,7 +217,10 @@ Task<void> Residents::DropAllEnded() {
 
 Task<std::uint32_t> Residents::DropLost(std::span<RecordReference> references, std::uint32_t cuts) {
   constexpr int kPasses = 4;  // who drops at every step does not keep this from its end
-  for (int pass = 0; cuts != context_.forest.cuts() && pass <= kPasses; ++pass) {
+  for (int pass = 0;; ++pass) {
+    // Who waits for this adds its lease in the same step: where that is spent it would be a later one.
+    if (context_.steps.Spent()) co_await Yield();
+    if (cuts == context_.forest.cuts() || pass > kPasses) break;
     cuts = context_.forest.cuts();
     for (RecordReference& reference : references) {
       if (context_.steps.Spent()) co_await Yield();

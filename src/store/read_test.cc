@@ -205,6 +205,40 @@ TEST_F(BlockStoreTest, ADeepBlockThatStandsIsGrantedThoughAnotherDropBeganMeanwh
   EXPECT_TRUE(t->Run(std::move(dropping)).has_value());
 }
 
+// Of many references deep in a chain, a first drop elsewhere has all looked at again; the second is of all
+// of them, at each step in turn.
+TEST_F(BlockStoreTest, P6WhatIsCutOffWhileAGrantIsCheckedIsNotGranted) {
+  constexpr std::uint64_t kDeep = 300, kAsked = 40, kOther = 10'000;
+  for (int steps = 0;; ++steps) {
+    Make({.headers = 4});
+    PutChain(1, kDeep);
+    std::vector<catalog::BlockName> names;
+    for (std::uint64_t n = kDeep - kAsked; n <= kDeep; ++n) names.push_back({Key(n), 0});
+    Restart();
+    for (std::uint64_t n = kDeep - kAsked; n < kDeep; ++n) Acquire({n}, Me());  // verified then
+    PutChain(kOther, kOther + 1);
+    t->movers->paused = true;
+    auto acquiring = t->store->Acquire(Me(), ns.slot, names, 1'000'000, Soon());
+    ASSERT_EQ(t->movers->waiting.size(), 1u) << "of the last";
+    const BlockKey other = Key(kOther), top = Key(1);
+    auto first = t->store->Drop(ns.slot, std::span(&other, 1));
+    t->movers->MoveOne(0);
+    for (int i = 0; i < steps && !acquiring.done(); ++i) t->loop->executor().RunReady(1);
+    if (acquiring.done()) {
+      EXPECT_GE(steps, 2);
+      break;
+    }
+    auto second = t->store->Drop(ns.slot, std::span(&top, 1));
+    while (!acquiring.done()) t->loop->executor().RunReady(1);
+    const auto grant = t->Run(std::move(acquiring));
+    ASSERT_TRUE(grant.has_value());
+    for (const ViewGrant& view : grant->views) ASSERT_EQ(view.code, Code::kMiss) << steps << " steps";
+    EXPECT_EQ(grant->lease, 0u) << steps << " steps";
+    EXPECT_TRUE(t->Run(std::move(first)).has_value());
+    EXPECT_TRUE(t->Run(std::move(second)).has_value());
+  }
+}
+
 TEST_F(BlockStoreTest, P6WhatWasCutOffDuringAnAcquireIsNotGranted) {
   for (const std::vector<int>& asked : {std::vector{2}, std::vector{2, 9}}) {
     Make();
