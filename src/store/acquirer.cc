@@ -203,7 +203,13 @@ Task<Status> Acquirer::ReportBad(std::uint32_t slot, std::span<const catalog::Bl
   for (const catalog::BlockName& name : blocks) {
     if (context_.steps.Spent()) co_await Yield();
     if (context_.catalog.EntryOf(tree) == nullptr) co_return UnknownNamespace(slot);
-    const catalog::BlockId block = context_.catalog.Find(tree, name.key);
+    bool unsure = false;
+    catalog::BlockId block = context_.catalog.Find(tree, name.key, &unsure);
+    if (unsure) {
+      co_await catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, tree,
+                                      catalog::KeyHashOf(tree, name.key));
+      block = context_.catalog.Find(tree, name.key);
+    }
     const catalog::RecordId record =
         block == catalog::kNoId ? catalog::kNoId : context_.forest.FindRecord(block, name.group);
     if (record == catalog::kNoId) continue;

@@ -203,6 +203,23 @@ TEST_F(ConversationsTest, WhoUsesNobodysBlockUsesWhatItHangsBelow) {
   EXPECT_EQ(End(kAnn), 4u) << "Ann alone has used it";
 }
 
+// Deeper than a step's looks reach, while others are collected.
+TEST_F(ConversationsTest, AUseDeepInAChainIsNotedWhileOthersAreCollected) {
+  constexpr std::uint64_t kDeep = 600, kOther = 10'000;
+  Make({.headers = 4});
+  Say(kAnn, 1, kDeep);
+  PutChain(kOther, kOther + 2000);
+  const BlockKey other = Key(kOther), last = Key(kDeep);
+  Task<Result<std::uint64_t>> dropping = t->store->Drop(ns.slot, std::span(&other, 1));
+  Task<std::uint32_t> touching = t->store->Touch(ns.slot, std::span(&last, 1), kBob);
+  ASSERT_FALSE(dropping.done());
+  EXPECT_EQ(t->Run(std::move(touching)), 1u);
+  EXPECT_FALSE(dropping.done()) << "nothing was collected any more";
+  EXPECT_TRUE(t->Run(std::move(dropping)).has_value());
+  EXPECT_EQ(End(kAnn), 0u);
+  EXPECT_TRUE(Here(kDeep));
+}
+
 TEST_F(ConversationsTest, WhatNobodyElseUsedIsLookedAtOnce) {
   constexpr std::uint64_t kDeep = 1000;
   Make({.headers = 4});

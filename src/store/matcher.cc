@@ -231,7 +231,14 @@ Task<std::uint32_t> Matcher::Touch(std::uint32_t slot, std::span<const BlockKey>
       co_await Yield();
     }
     if (context_.catalog.EntryOf(tree) == nullptr) break;
-    const catalog::BlockId block = context_.catalog.Find(tree, key);
+    bool unsure = false;
+    catalog::BlockId block = context_.catalog.Find(tree, key, &unsure);
+    if (unsure) {
+      co_await catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, tree,
+                                      catalog::KeyHashOf(tree, key));
+      last = catalog::kNoId;
+      block = context_.catalog.Find(tree, key);
+    }
     if (block == catalog::kNoId || context_.forest.block(block).placeholder()) continue;
     uses_.UseBlock(block);
     if (conversation != 0) {

@@ -109,6 +109,21 @@ TEST_F(BlockStoreTest, ABadBodyIsVerifiedAgainAndCutWithItsDescendants) {
   EXPECT_TRUE(Exact(2));
 }
 
+TEST_F(BlockStoreTest, ABadBodyDeepInAChainIsVerifiedAgainWhileOthersAreCollected) {
+  constexpr std::uint64_t kDeep = 600, kOther = 10'000;
+  Make({.headers = 4});
+  PutChain(1, kDeep);
+  PutChain(kOther, kOther + 2000);
+  const BlockKey other = Key(kOther);
+  auto dropping = t->store->Drop(ns.slot, std::span(&other, 1));
+  const catalog::BlockName name{Key(kDeep), 0};
+  auto reporting = t->store->ReportBad(ns.slot, std::span(&name, 1));
+  ASSERT_FALSE(dropping.done());
+  EXPECT_TRUE(t->Run(std::move(reporting)).ok());
+  EXPECT_EQ(t->store->counters().reported_good.value(), 1u);
+  EXPECT_TRUE(t->Run(std::move(dropping)).has_value());
+}
+
 TEST_F(BlockStoreTest, R1ADamagedEntryOfASoundRecordIsRepaired) {
   Make();
   PutChain(1, 2);

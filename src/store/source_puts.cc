@@ -8,6 +8,7 @@
 #include "arena/index.h"
 #include "base/format.h"
 #include "base/spin.h"
+#include "catalog/standing.h"
 #include "store/namespaces.h"
 #include "store/shared_uses.h"
 
@@ -281,7 +282,15 @@ Task<std::vector<std::uint32_t>> SourcePuts::BodyBytes(std::uint32_t slot, std::
     // Mostly all groups have a fixed size, and no block is looked up.
     if (std::ranges::none_of(entry->groups, [](const auto& group) { return group.part_bytes.empty(); }))
       co_return bytes;
-    const catalog::BlockId block = context_.catalog.Find(tree, key);
+    bool unsure = false;
+    catalog::BlockId block = context_.catalog.Find(tree, key, &unsure);
+    if (unsure) {
+      co_await catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, tree,
+                                      catalog::KeyHashOf(tree, key));
+      entry = context_.catalog.EntryOf(tree);
+      if (entry == nullptr) co_return std::vector<std::uint32_t>();
+      block = context_.catalog.Find(tree, key);
+    }
     for (std::uint16_t g = 0; g < entry->groups.size(); ++g) {
       if (!entry->groups[g].part_bytes.empty()) continue;
       const auto copy = block == catalog::kNoId ? std::nullopt : context_.forest.See(block, g);
