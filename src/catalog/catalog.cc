@@ -110,7 +110,8 @@ void Catalog::FindAhead(TreeId tree, std::span<const BlockName> names,
     if (found[i] != kNoId && !forest_.MayHaveKey(found[i], key)) {
       found[i] = forest_.Find(tree, key, key_hashes[i]);
     }
-    found[i] = IfStanding(found[i]);
+    // While others are collected one may take all the looks of a step, and the rest is not told of.
+    found[i] = forest_.collecting() && steps_.Spent() ? kNoId : IfStanding(found[i]);
   }
 }
 

@@ -105,7 +105,7 @@ class Catalog final {
     return IfStanding(forest_.FindKeyHash(tree, key_hash), unsure);
   }
   // Prefetches the first of the names together: each takes two or three cache misses in a row, all of them
-  // hardly longer than one.
+  // hardly longer than one. kNoId as well, while blocks are being collected, past what the step has left.
   static constexpr std::size_t kFoundAhead = 32;
   void FindAhead(TreeId tree, std::span<const BlockName> names, std::span<BlockId, kFoundAhead> found);
   // A new block, as Forest::Add.

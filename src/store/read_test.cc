@@ -199,6 +199,27 @@ TEST_F(BlockStoreTest, ADeepBlockIsFoundWhileOthersAreCollected) {
   EXPECT_EQ(t->Run(std::move(dropping)), 2001u);
 }
 
+// Each of them is as deep as a step's looks reach, in a chain of its own.
+TEST_F(BlockStoreTest, P5ManyDeepBlocksAreFoundInStepsWhileOthersAreCollected) {
+  constexpr std::uint64_t kChains = 32, kDeep = 300, kOther = 100'000;
+  Make({.headers = 4});
+  std::vector<catalog::BlockName> names;
+  for (std::uint64_t chain = 0; chain < kChains; ++chain) {
+    PutChain(1'000 * chain, 1'000 * chain + kDeep);
+    names.push_back({Key(1'000 * chain + kDeep), 0});
+  }
+  PutChain(kOther, kOther + 2000);
+  const BlockKey other = Key(kOther);
+  Task<Result<std::uint64_t>> dropping = t->store->Drop(ns.slot, std::span(&other, 1));
+  ASSERT_FALSE(dropping.done());
+  t->store->TakeLongestStep();
+  const Result<AcquireGrant> grant = t->Run(t->store->Acquire(Me(), ns.slot, names, 1'000'000, Soon()));
+  ASSERT_TRUE(grant.has_value());
+  for (const ViewGrant& view : grant->views) EXPECT_EQ(view.code, Code::kOk);
+  EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
+  EXPECT_EQ(t->Run(std::move(dropping)), 2001u);
+}
+
 TEST_F(BlockStoreTest, ADeepBlockThatStandsIsGrantedThoughAnotherDropBeganMeanwhile) {
   constexpr std::uint64_t kDeep = 600, kOther = 10'000;
   Make({.headers = 4});
