@@ -141,6 +141,32 @@ TEST_F(BlockStoreTest, ADropElsewhereEndsNoChainThatIsHeld) {
   EXPECT_TRUE(Exact(1) && Exact(2) && Exact(3));
 }
 
+// Below a prompt that is longer than a step's looks reach.
+TEST_F(BlockStoreTest, WhileOthersAreCollectedALongPromptIsExtendedAndDropped) {
+  constexpr std::uint64_t kDeep = 600, kOther = 10'000;
+  Make({.headers = 4});
+  PutChain(1, kDeep);
+  PutChain(kOther, kOther + 2500);
+  PartWrite held = Part(kDeep + 1, kDeep);
+  held.held = true;
+  const PutId put = held.put_id;
+  ASSERT_EQ(WriteOne(held).state, State::kPending);
+  const BlockKey other = Key(kOther), deep = Key(kDeep - 1);
+  auto dropping = t->store->Drop(ns.slot, std::span(&other, 1));
+  EXPECT_EQ(Put(kDeep + 11, kDeep), State::kPublished);
+  EXPECT_EQ(Put(kDeep, kDeep - 1), State::kPresent);
+  EXPECT_EQ(t->Run(t->store->Publish(Me(), ns.slot, std::span(&put, 1))), 1u);
+  EXPECT_TRUE(Here(kDeep + 1));
+  auto deep_drop = t->store->Drop(ns.slot, std::span(&deep, 1));
+  while (Here(kDeep - 1)) t->loop->executor().RunReady(1);
+  EXPECT_FALSE(dropping.done()) << "nothing was collected any more";
+  EXPECT_EQ(t->Run(std::move(dropping)), 2501u);
+  EXPECT_EQ(t->Run(std::move(deep_drop)), 4u);
+  EXPECT_EQ(Match(1, kDeep), kDeep - 2);
+  EXPECT_EQ(Occupied().pending, 0u);
+  EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
+}
+
 TEST_F(BlockStoreTest, R10ACrashWhileCollectingLeavesNothingOfWhatWasDropped) {
   Make({.headers = 4});
   PutChain(1, 600);

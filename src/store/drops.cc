@@ -11,6 +11,7 @@
 
 #include "base/call_stations.h"
 #include "base/format.h"
+#include "catalog/standing.h"
 #include "store/shared_uses.h"
 
 namespace cistern::store {
@@ -67,11 +68,17 @@ Task<Result<std::uint64_t>> Drops::Drop(std::uint32_t slot, std::span<const Bloc
 Task<std::optional<catalog::Tombstone>> Drops::Cut(catalog::TreeId tree, BlockKey key,
                                                    DeletionList* deletions) {
   catalog::BlockId block = catalog::kNoId;
-  for (bool unsure = true; unsure;) {
+  for (bool unsure = true, learned = false; unsure; learned = true) {
     if (context_.steps.Spent()) co_await Yield();
     unsure = false;
     block = context_.catalog.Find(tree, key, &unsure);
-    if (unsure) co_await deletions_.NextCollected();
+    if (!unsure) break;
+    if (learned) {
+      co_await deletions_.NextCollected();
+    } else {
+      co_await catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, tree,
+                                      catalog::KeyHashOf(tree, key));
+    }
   }
   const catalog::NamespaceEntry* entry = context_.catalog.EntryOf(tree);
   if (entry == nullptr) co_return std::nullopt;  // the namespace was dropped

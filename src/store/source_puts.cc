@@ -160,6 +160,11 @@ Task<Result<SourcePut>> SourcePuts::Begin(std::uint32_t slot, SourceBlock block,
   if (Status status = Check(slot, block); !status.ok()) co_return std::unexpected(std::move(status));
   const catalog::TreeId tree = context_.catalog.TreeOf(slot);
   std::optional<bool> present = Present(tree, block);
+  if (!present) {
+    co_await catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, tree,
+                                    catalog::KeyHashOf(tree, block.key));
+    present = Present(tree, block);
+  }
   while (!present) {
     Status collected = co_await deletions_.NextCollected(deadline);
     if (!collected.ok()) co_return std::unexpected(std::move(collected));
@@ -225,7 +230,7 @@ std::optional<Status> SourcePuts::FinishAtOnce(SourcePut& put, SourceFacts& fact
     } else if (OverQuota(p)) {
       why = residency::kNoSpareRoom;
       puts_.End(index, Code::kBusy);
-    } else if (!Publish(index, admission.Notes())) {
+    } else if (!Publish(put, admission.Notes())) {
       return std::nullopt;
     }
   }
@@ -234,7 +239,8 @@ std::optional<Status> SourcePuts::FinishAtOnce(SourcePut& put, SourceFacts& fact
 }
 
 // False: the step did not suffice.
-bool SourcePuts::Publish(catalog::PutIndex put, std::vector<std::uint64_t> notes) {
+bool SourcePuts::Publish(const SourcePut& source_put, std::vector<std::uint64_t> notes) {
+  const catalog::PutIndex put = source_put.put_;
   catalog::Put& p = context_.pending[put];
   p.also = std::move(notes);
   p.conversation = p.also.empty() ? 0 : p.also.front();
@@ -242,7 +248,9 @@ bool SourcePuts::Publish(catalog::PutIndex put, std::vector<std::uint64_t> notes
   p.written = ~std::uint64_t{0} >> (64 - p.part_bytes.size());
   p.writing = 0;
   const residency::Step step = publisher_.TryPublish(put);
-  if (p.state == catalog::Put::State::kOpen && step == residency::Step::kWaits) puts_.End(put, Code::kMiss);
+  const bool learns = p.unsure && !source_put.learned_;
+  if (p.state == catalog::Put::State::kOpen && step == residency::Step::kWaits && !learns)
+    puts_.End(put, Code::kMiss);
   if (p.state != catalog::Put::State::kOpen) return true;
   p.written = 0;
   p.writing = kLanding;
@@ -259,7 +267,13 @@ Task<void> SourcePuts::Settle() {
 Task<Status> SourcePuts::Finish(SourcePut put, SourceFacts facts, Admission& admission) {
   std::optional<Status> ended = FinishAtOnce(put, facts, admission);
   while (!ended) {
-    co_await Yield();
+    if (const catalog::Put& p = context_.pending[put.put_]; p.unsure && !std::exchange(put.learned_, true)) {
+      const catalog::TreeId tree = p.name.tree;
+      const catalog::KeyHash parent = catalog::KeyHashOf(tree, p.parent);
+      co_await catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, tree, parent);
+    } else {
+      co_await Yield();
+    }
     ended = FinishAtOnce(put, facts, admission);
   }
   co_await Settle();

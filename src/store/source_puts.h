@@ -76,11 +76,13 @@ class SourcePut final {
       : puts_(std::exchange(other.puts_, nullptr)),
         put_(other.put_),
         told_(other.told_),
+        learned_(other.learned_),
         body_(other.body_) {}
   SourcePut& operator=(SourcePut&& other) noexcept {
     std::swap(puts_, other.puts_);
     std::swap(put_, other.put_);
     std::swap(told_, other.told_);
+    std::swap(learned_, other.learned_);
     std::swap(body_, other.body_);
     return *this;
   }
@@ -97,7 +99,8 @@ class SourcePut final {
 
   SourcePuts* puts_ = nullptr;
   catalog::PutIndex put_ = catalog::kNoId;
-  bool told_ = false;  // the facts
+  bool told_ = false;     // the facts
+  bool learned_ = false;  // whether its parent stands, where a collection hid that
   std::span<std::byte> body_;
 };
 
@@ -168,7 +171,7 @@ class SourcePuts final {
   // Whether the put would be evicted again at once, because its namespaces are at their quota.
   bool OverQuota(const catalog::Put& put) const;
   Status TakeFacts(catalog::Put& put, SourceFacts& facts);
-  bool Publish(catalog::PutIndex put, std::vector<std::uint64_t> notes);
+  bool Publish(const SourcePut& source_put, std::vector<std::uint64_t> notes);
   void LetGo(catalog::PutIndex put);
 
   const residency::StoreContext context_;

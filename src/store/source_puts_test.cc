@@ -89,6 +89,21 @@ TEST_F(SourcePutsTest, WithoutItsParentItEndsAndIsNotPublishedWhenTheParentComes
   EXPECT_FALSE(Here(2));
 }
 
+TEST_F(SourcePutsTest, BehindALongPromptItIsPublishedWhileOthersAreCollected) {
+  constexpr std::uint64_t kDeep = 600, kOther = 10'000;
+  Make({.headers = 4});
+  PutChain(1, kDeep);
+  PutChain(kOther, kOther + 2000);
+  const BlockKey other = Key(kOther);
+  auto dropping = t->store->Drop(ns.slot, std::span(&other, 1));
+  EXPECT_TRUE(Take(kDeep + 1, kDeep).ok());
+  EXPECT_FALSE(dropping.done()) << "nothing was collected any more";
+  EXPECT_TRUE(Here(kDeep + 1));
+  EXPECT_EQ(Take(kDeep + 3, kDeep + 2).code(), Code::kMiss);
+  EXPECT_TRUE(t->Run(std::move(dropping)).has_value());
+  EXPECT_EQ(Occupied().pending, 0u);
+}
+
 TEST_F(SourcePutsTest, DropEndsWhatIsStillLanding) {
   Make();
   PutChain(1, 2);

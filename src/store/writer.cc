@@ -8,6 +8,7 @@
 
 #include "base/call_stations.h"
 #include "base/format.h"
+#include "catalog/standing.h"
 #include "memory/movers.h"
 #include "store/shared_uses.h"
 
@@ -151,6 +152,7 @@ Task<Result<std::uint32_t>> Writer::EndHeld(catalog::Caller caller, std::uint32_
         while (context_.pending[put].state == catalog::Put::State::kOpen &&
                publisher_.TryPublish(put) == residency::Step::kSpent)
           co_await Yield();
+        if (Unsure(put)) co_await PublishWhenSure(put);
         const catalog::Put& p = context_.pending[put];
         ended += p.state != catalog::Put::State::kEnded || p.end == Code::kOk;
       }
@@ -307,12 +309,14 @@ residency::Step Writer::JoinPut(const catalog::Caller& caller, WriteCall& call, 
 }
 
 Task<void> Writer::JoinWhenSure(catalog::Caller caller, WriteCall& call, PartJob& job) {
-  do {
+  co_await catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, call.tree,
+                                  catalog::KeyHashOf(call.tree, job.part.key));
+  while (JoinPut(caller, call, job) == residency::Step::kWaits) {
     if (Status waited = co_await deletions_.NextCollected(call.deadline); !waited.ok()) {
       job.outcome.status = std::move(waited);
       co_return;
     }
-  } while (JoinPut(caller, call, job) == residency::Step::kWaits);
+  }
 }
 
 Task<void> Writer::FindSlot(const residency::SlotFill& fill, PartJob& job, Instant deadline,
@@ -450,7 +454,17 @@ Task<void> Writer::Finish(WriteCall& call, PartJob& job) {
   while (context_.pending[job.put].state == catalog::Put::State::kOpen &&
          publisher_.TryPublish(job.put) == residency::Step::kSpent)
     co_await Yield();
+  if (Unsure(job.put)) co_await PublishWhenSure(job.put);
   NoteRefused(call, job);
+}
+
+Task<void> Writer::PublishWhenSure(catalog::PutIndex put) {
+  const catalog::TreeId tree = context_.pending[put].name.tree;
+  const catalog::KeyHash parent = catalog::KeyHashOf(tree, context_.pending[put].parent);
+  co_await catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, tree, parent);
+  while (context_.pending[put].state == catalog::Put::State::kOpen &&
+         publisher_.TryPublish(put) == residency::Step::kSpent)
+    co_await Yield();
 }
 
 void Writer::NoteRefused(WriteCall& call, const PartJob& job) {

@@ -77,6 +77,12 @@ class Writer final {
   bool MayJoin(const WriteCall& call, PartJob& job) const;
   // Commits the copied bytes, and publishes the put if this was the last part.
   Task<void> Finish(WriteCall& call, PartJob& job);
+  // Blocks being collected hide the put's parent, and it waits for the end of that.
+  bool Unsure(catalog::PutIndex put) const {
+    return context_.pending[put].unsure && context_.pending[put].state == catalog::Put::State::kOpen;
+  }
+  // Publishes it before that end where the parent stands.
+  Task<void> PublishWhenSure(catalog::PutIndex put);
   void NoteRefused(WriteCall& call, const PartJob& job);
 
   const residency::StoreContext context_;
