@@ -192,6 +192,17 @@ TEST_F(BlockStoreTest, R7AWindowNeedsItsParentInTheFullGroupAlone) {
   EXPECT_EQ(Match(1, 3), 3u) << "the last two have";
 }
 
+TEST_F(BlockStoreTest, R7AWindowThatIsRefusedKeepsNothingBelowItsBlockOut) {
+  Make({}, FullAndWindow());
+  PartWrite window = Part(1, {});
+  window.group = 1;
+  window.checksums = {1};
+  const std::vector<PartOutcome> outcomes = Write({Part(1, {}), window, Part(2, 1)}, Me());
+  EXPECT_EQ(outcomes[0].state, State::kPublished);
+  EXPECT_EQ(outcomes[1].status.code(), Code::kInvalid);
+  EXPECT_EQ(outcomes[2].state, State::kPublished) << outcomes[2].status.ToString();
+}
+
 // What was cut meanwhile hides a deep parent from one slice of the cascade to the next.
 TEST_F(BlockStoreTest, R7ACutElsewhereKeepsNoGroupWaitingForItsTime) {
   Make({.headers = 4}, FullAndWindow());

@@ -470,8 +470,13 @@ Task<void> Writer::PublishWhenSure(catalog::PutIndex put) {
 void Writer::NoteRefused(WriteCall& call, const PartJob& job) {
   const bool ended =
       job.put != catalog::kNoId && context_.pending[job.put].state == catalog::Put::State::kEnded;
-  if (job.failed() || (ended && context_.pending[job.put].end != Code::kOk))
-    call.refused.insert(job.part.key);
+  if (!job.failed() && (!ended || context_.pending[job.put].end == Code::kOk)) return;
+  // Of a window beside a full group nothing below is in need.
+  const catalog::NamespaceEntry* entry = context_.catalog.EntryOf(call.tree);
+  if (entry != nullptr && entry->first_full != catalog::kNoGroup && job.part.group < entry->groups.size() &&
+      entry->groups[job.part.group].reach != Reach::kFull)
+    return;
+  call.refused.insert(job.part.key);
 }
 
 }  // namespace cistern::store
