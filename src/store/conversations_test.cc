@@ -395,6 +395,24 @@ TEST_F(ConversationsTest, AnEndDuringAnotherThatIsRefusedTakesWhatThatLeaves) {
   EXPECT_EQ(Occupied().blocks, 0u);
 }
 
+// Its first drops are in the journal behind a drop of the namespace, after which others put blocks of the
+// keys that it would drop next.
+TEST_F(ConversationsTest, AnEndTakesNothingOfWhatCameAfterItsNamespaceWasDropped) {
+  constexpr std::uint64_t kTops = 600;
+  Make({.headers = 4});
+  for (std::uint64_t n = 0; n < kTops; ++n) Say(kAnn, 1'000 + n, 1'000 + n);
+  t->disk.set_faults(
+      [](const io::IoRequest&, const std::string&) { return io::Fault{io::FaultKind::kDelay, 1'000}; });
+  auto dropping = t->store->DropNamespace(ns.slot);
+  Task<Result<std::uint64_t>> ending = t->store->EndConversation(ns.slot, kAnn);
+  ASSERT_FALSE(dropping.done());
+  ASSERT_TRUE(t->Run(std::move(dropping)).has_value());
+  for (std::uint64_t n = 0; n < kTops; ++n) ASSERT_EQ(Put(1'000 + n, {}), State::kPublished);
+  ASSERT_FALSE(ending.done());
+  (void)t->Run(std::move(ending));
+  for (std::uint64_t n = 0; n < kTops; ++n) EXPECT_TRUE(Here(1'000 + n)) << n;
+}
+
 TEST_F(ConversationsTest, Promise5ALongConversationEndsInSteps) {
   Make({.headers = 4});
   Say(kAnn, 1, 1500);

@@ -154,6 +154,8 @@ Task<Result<std::uint64_t>> Drops::EndConversation(std::uint32_t slot, std::uint
   std::deque<BlockKey>& tops = ended.tops;
   std::uint64_t blocks = 0;
   for (std::size_t done = 0; done < tops.size();) {
+    // What is there under another incarnation came after the drop of what this is an end in.
+    if (context_.catalog.EntryOf(tree) == nullptr) co_return blocks;
     const std::size_t end = std::min(tops.size(), done + kTopsAtOnce);
     const std::vector<BlockKey> keys(tops.begin() + static_cast<std::ptrdiff_t>(done),
                                      tops.begin() + static_cast<std::ptrdiff_t>(end));
