@@ -172,9 +172,15 @@ class Forest final {
   TreeId AddTree(std::uint32_t slot, std::uint64_t incarnation);
   // The root has no child left.
   void RemoveTree(TreeId tree);
-  // The home of blocks whose parent is not known; made where there is none. ForgetOrphans when it was cut.
+  // The home of blocks whose parent is not known; made where there is none. ForgetOrphans when it was cut,
+  // EndHome before it is freed.
   BlockId OrphansOf(TreeId tree);
   void ForgetOrphans(TreeId tree) { trees_.at(tree).orphans = kNoId; }
+  // The home has no child: it is a block like any other, and free to go.
+  void EndHome(BlockId home) {
+    ForgetOrphans(blocks_[home].tree);
+    blocks_[home].flags &= static_cast<std::uint16_t>(~Block::kHome);
+  }
   void NoteDrop(TreeId tree, std::uint64_t made) { trees_.at(tree).last_drop = made; }
   void NoteParentLeft(TreeId tree, std::uint64_t made) { trees_.at(tree).parent_left = made; }
   // Null for a removed tree.

@@ -20,11 +20,13 @@ void Removal::RemoveRecordsOf(catalog::BlockId block) {
 
 void Removal::Settle(catalog::BlockId block) {
   for (int levels = 0; block != catalog::kNoId; ++levels) {
-    if (!context_.forest.Empty(block) || context_.forest.block(block).is(catalog::Block::kCut)) {
+    // A home of orphans without any goes as well: its tree may have nothing in it then.
+    const bool home = EmptyHome(block);
+    if (!home && (!context_.forest.Empty(block) || context_.forest.block(block).is(catalog::Block::kCut))) {
       if (context_.forest.block(block).first_child == catalog::kNoId) Unpark(block);
       return;
     }
-    if (levels == 32) {
+    if (!home && levels >= 32) {
       if (!context_.forest.block(block).is(catalog::Block::kReaping)) reap_.push_back(block);
       context_.forest.block(block).flags |= catalog::Block::kReaping;
       return;
@@ -32,10 +34,16 @@ void Removal::Settle(catalog::BlockId block) {
     if (context_.forest.block(block).is(catalog::Block::kReaping)) return;
     context_.steps.Count();
     NoteWaitingChildren(block);
+    if (home) context_.forest.EndHome(block);
     const catalog::BlockId parent = context_.forest.Free(block);
     owner_.Freed(block, parent);
     block = parent;
   }
+}
+
+bool Removal::EmptyHome(catalog::BlockId block) const {
+  const catalog::Block& b = context_.forest.block(block);
+  return b.is(catalog::Block::kHome) && !b.is(catalog::Block::kCut) && b.first_child == catalog::kNoId;
 }
 
 // Only below a lower tier is it asked what was there when a put was made (Publisher::CheckDrops).

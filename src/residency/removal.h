@@ -43,6 +43,7 @@ class Removal final {
 
  private:
   void EraseRecord(catalog::RecordId record);
+  bool EmptyHome(catalog::BlockId block) const;
   void NoteWaitingChildren(catalog::BlockId block);
 
   const StoreContext context_;

@@ -65,6 +65,24 @@ TEST_F(NamespacesTest, P5WhatIsNothingToAnybodyMakesRoomForANewOne) {
   EXPECT_GE(Occupied().namespaces, theirs);
 }
 
+// Its blocks came before their parents, and have left memory since.
+TEST_F(NamespacesTest, P5OneWithoutAFullGroupIsNothingAgainOnceItsBlocksHaveLeft) {
+  Make({.store = {.max_blocks = 1}});
+  NamespaceSpec spec = WindowOnly();
+  spec.name.clear();
+  const Attached window = *AttachAs(2, spec);
+  const Attached whole = ns;
+  AttachAll(2, 0);
+  ns = window;
+  ASSERT_EQ(Put(2, 1), State::kPublished);
+  ns = whole;
+  ASSERT_EQ(Put(9, {}), State::kPublished);
+  t->Tick();
+  t->store->OwnerEnded(Me(2).owner);
+  AttachAll(3, 1000);
+  EXPECT_FALSE(t->store->CheckNamespace(window.slot, window.incarnation).ok());
+}
+
 // A list that was replaced and attached again is one namespace, and after a restart as well.
 TEST_F(NamespacesTest, AListThatWasReplacedIsANewNamespaceWhenItComesBack) {
   Make();

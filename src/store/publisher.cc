@@ -268,7 +268,9 @@ catalog::BlockId Publisher::BlockFor(catalog::PutIndex put, catalog::BlockId par
     if (block == catalog::kNoId) removal_.Settle(parent);
   } else if (context_.forest.block(block).is(catalog::Block::kOrphan)) {
     context_.forest.block(block).flags &= static_cast<std::uint16_t>(~catalog::Block::kOrphan);
+    const catalog::BlockId home = context_.forest.block(block).parent;
     context_.forest.Adopt(parent, block);
+    removal_.Settle(home);
   }
   return block;
 }
