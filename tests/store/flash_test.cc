@@ -487,6 +487,19 @@ TEST_F(FlashStoreTest, ADeviceTakenOutTakesOnlyItsBlocksAlong) {
   }
 }
 
+// Its blocks are in the node's books until the node has come by each of them.
+TEST_F(FlashStoreTest, AMatchEndsBeforeWhatADeviceThatIsOutHas) {
+  Make(With(4));
+  for (std::uint64_t n = 100; n < 600; ++n) ASSERT_EQ(Put(n, std::nullopt), store::State::kPublished);
+  PutChainSlowly(0, 15);
+  ASSERT_TRUE(FlashOf(*t).TakeOut("flash0").ok());
+  ASSERT_EQ(Match(600, 600), 0u);  // the loop has begun to come by
+  ASSERT_TRUE(t->store->LookAt(ns.slot, store::Key(0)).has_value());
+  ASSERT_EQ(t->store->LookAt(ns.slot, store::Key(0))->here, Where::kFlash);
+  EXPECT_EQ(Match(0, 15), 0u);
+  t->Settle();
+}
+
 TEST_F(FlashStoreTest, APutNeverWaitsForADevice) {
   Make(With(8));
   PutChainSlowly(0, 7);

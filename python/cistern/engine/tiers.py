@@ -6,6 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+MOST_READY_US = 3_600_000_000
+"""What a block of a lower tier is held to take at most: a load is planned by it, whatever the node says."""
+
 
 class Run(Protocol):
     """Blocks that follow each other in one tier: cistern.MatchRun."""
@@ -28,7 +31,7 @@ def load_ends(runs: Sequence[Run], first_block: int) -> list[tuple[int, float]]:
         if blocks <= first_block:
             continue
         if run.where != "memory":
-            ready_s += run.ready_in_us / 1e6
+            ready_s += min(run.ready_in_us, MOST_READY_US) / 1e6
         ends.append((blocks, ready_s))
     return ends[::-1]
 
