@@ -282,6 +282,7 @@ class Coordinator:
         """Orders for the step that the engine has just planned, with so many tokens of each request."""
         self._step += 1
         self._shared.refresh()
+        self._matches.collect()
         if not scheduled and any(one.waits for one in self._requests.values()):
             self.makes_room(WAITING_ROOM_S)
         due, squares = [], 0
@@ -539,17 +540,20 @@ class Coordinator:
     def _answered(self, tracked: TrackedRequest, session: Session, fresh: bool) -> bool:
         """Whether the store has said what it has of the request's chain. `fresh`: of all of it, just now."""
         match = tracked.match
-        if match.fresh(len(tracked.chain)) or (match.found >= 0 and match.pending is None and not fresh):
-            return True
-        self._matches.begin(match, session, tracked.planned.namespace, tracked.chain)
-        if not self._matches.answered(match, session):
-            return False
-        if self._listener is not None and match.told and match.found < match.keys:
-            self._listener.missing(tracked.planned.keys[match.found : match.keys], match.asked_at)
-        name, namespace = tracked.planned.conversation, tracked.planned.namespace
-        if name and match.found > tracked.used:
-            tracked.used = match.found
-            self._conversations.use(session, namespace, name, tracked.planned.keys[match.found - 1])
+        if not match.looked_at:  # else somebody waits for this answer, and takes it however long the step was
+            self._matches.take(match)
+        if not match.fresh(len(tracked.chain)) and (fresh or match.found < 0):
+            self._matches.begin(match, session, tracked.planned.namespace, tracked.chain)
+            if not self._matches.answered(match, session):
+                return False
+        if match.news:
+            match.news = False
+            if self._listener is not None and match.found < match.keys:
+                self._listener.missing(tracked.planned.keys[match.found : match.keys], match.asked_at)
+            name, namespace = tracked.planned.conversation, tracked.planned.namespace
+            if name and match.found > tracked.used:
+                tracked.used = match.found
+                self._conversations.use(session, namespace, name, tracked.planned.keys[match.found - 1])
         return True
 
     def _rank_bytes(self, tokens: int) -> int:
