@@ -129,8 +129,8 @@ class Connection:
                 self._busy = work is not None
                 meets = spec is None and self._starter is not None and self._met is None
                 idle = self.refusal or whole or (spec is None and not meets)
-                if work is None and (idle or time.monotonic() < again_at):
-                    left = again_at - time.monotonic()
+                left = again_at - time.monotonic()
+                if work is None and (idle or left > 0):
                     told = self._wake.wait(ALIVE_CHECK_S if whole else left if left > 0 else None)
                     if told or not whole:
                         continue
@@ -149,9 +149,13 @@ class Connection:
 
     def _attempt(self, session: Session | None, spec: SessionSpec | None) -> bool:
         """One that takes time where the node is not there: towards this session as it is specified."""
-        if spec is None:
-            return self._meet()
-        return self._connect(spec) if session is None else self._extend(session, spec)
+        try:
+            if spec is None:
+                return self._meet()
+            return self._connect(spec) if session is None else self._extend(session, spec)
+        except Exception as error:  # of any kind: the thread goes on, since nothing is shared without it
+            self._warn(f"an attempt to reach the node was given up: {error!r}")
+            return False
 
     def _meet(self) -> bool:
         """Has a node started before anything is known of the session, so that it has its memory by then: it takes it
