@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +13,8 @@ import pytest
 from scheduler_side import until
 
 import cistern.engine.connection as connection_module
+from cistern.engine import node as node_module
+from cistern.engine import options
 from cistern.engine.connection import Connection
 
 LOGGER = logging.getLogger("test.cistern")
@@ -46,3 +50,13 @@ def test_attempt_that_raises_what_nobody_expects_is_made_again(caplog: pytest.Lo
     until(lambda: len(meets) >= 3)
     kept.close()
     assert caplog.text.count("can't start new thread") == 1
+
+
+def test_idle_engine_keeps_no_other_from_starting_the_node_again(tmp_path: Path) -> None:
+    """It has no session before its first request; the node that it started may end meanwhile."""
+    given = {"socket": str(tmp_path / "socket"), "memory": "64MiB", "memory_dir": str(tmp_path), "linger_s": 1}
+    kept = Connection(LOGGER, node_module.NodeStarter(options.read(given)))
+    until(lambda: kept._met is not None)
+    with (tmp_path / "socket.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    kept.close()

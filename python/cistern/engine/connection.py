@@ -226,6 +226,8 @@ class Connection:
                     spec.socket, tenant=spec.tenant, owner=spec.owner, deadline_us=CALL_US, node_user=spec.node_user,
                     engine_name=spec.engine_name,
                 )
+            if self._starter is not None:
+                self._starter.connected()
             namespaces = [
                 store.attach(spec.namespace_spec(number), deadline_us=CALL_US) for number in range(len(spec.fields))
             ]
@@ -243,8 +245,6 @@ class Connection:
             self.failures += not isinstance(error, TooLate)
             self._warn(f"the node at {spec.socket} answered: {error}")
             return False
-        if self._starter is not None:
-            self._starter.connected()
         self._part()
         self._connects += 1
         with self._wake:

@@ -139,10 +139,12 @@ class NodeStarter:
         """A client of the node, which is started where none answers: None then, and as long as it does not. Raises
         OSError, and Error where it refuses."""
         try:
-            return Store.connect(self._socket, tenant=self._options.tenant, node_user=self._options.node_user)
+            store = Store.connect(self._socket, tenant=self._options.tenant, node_user=self._options.node_user)
         except Gone:
             self.start()
             return None
+        self.connected()
+        return store
 
     def failed(self) -> str:
         """Why the node that this process started has ended; empty while it runs, or where none was started."""
