@@ -13,7 +13,7 @@ import pytest
 import cistern.engine.coordinator as coordinator_module
 import cistern.engine.matches as matches_module
 import cistern.engine.shared_session as shared_module
-from cistern import MatchResult, MatchRun
+from cistern import MatchResult, MatchRun, NamespaceSpec
 from cistern.engine import options
 from cistern.engine.coordinator import Coordinator
 from cistern.engine.facts import EngineFacts, GroupFacts
@@ -77,6 +77,9 @@ class OneStore:
         self.asked += 1
         return MatchResult(self.blocks, (MatchRun(self.blocks, "memory", 0),), None)
 
+    def attach(self, spec: NamespaceSpec, **more: object) -> NamespaceSpec:
+        return spec
+
     def drop_namespace(self, namespace: object, **more: object) -> None:
         self.dropped += 1
 
@@ -105,7 +108,7 @@ class OneConnection:
                 namespaces = [*self.session.namespaces, *namespaces[len(self.session.namespaces) :]]
             self.session = Session(spec, self.store, namespaces)  # type: ignore[arg-type]
 
-    def submit(self, work: Callable[[Session], object]) -> None:
+    def submit(self, work: Callable[[Session], object], kept: bool = False) -> None:
         self.work.append(work)
 
     def lose(self, session: Session) -> None:

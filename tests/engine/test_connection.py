@@ -10,12 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from scheduler_side import until
+from scheduler_side import SIZE, OneConnection, OneStore, ready, until
 
 import cistern.engine.connection as connection_module
+from cistern import Busy, Gone, Unavailable
 from cistern.engine import node as node_module
 from cistern.engine import options
 from cistern.engine.connection import Connection
+from cistern.engine.session import Session, SessionSpec
 
 LOGGER = logging.getLogger("test.cistern")
 
@@ -60,3 +62,60 @@ def test_idle_engine_keeps_no_other_from_starting_the_node_again(tmp_path: Path)
     with (tmp_path / "socket.lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     kept.close()
+
+
+# ---------------------------------------------------------------------------- what has to be done
+
+
+SPEC = SessionSpec(1, "", "default", None, ((),), (), SIZE, False, "", "")
+
+
+def session() -> Session:
+    store: Any = SimpleNamespace(status=lambda **given: None, close=lambda: None)
+    return Session(SPEC, store, [object()])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("refusal", [Busy("tombstones"), Unavailable("etcd"), Gone("the node")])
+def test_kept_work_is_done_though_it_is_refused_at_first(
+    monkeypatch: pytest.MonkeyPatch, refusal: Exception
+) -> None:
+    monkeypatch.setattr(connection_module, "ALIVE_CHECK_S", 0.01)
+    kept, done = Connection(LOGGER), []
+    monkeypatch.setattr(kept, "_attempt", lambda before, spec: setattr(kept, "session", session()) or True)
+    kept._spec, kept.session = SPEC, session()
+
+    def work(name: str, now: Session) -> None:
+        done.append(name)
+        if len(done) == 1:
+            raise refusal
+
+    kept.submit(lambda now: work("kept", now), kept=True)
+    kept.submit(lambda now: work("other", now))
+    until(lambda: done.count("kept") == 2)
+    kept.close()
+    assert done[0] == "kept" and done.count("other") <= 1
+
+
+def test_kept_work_waits_for_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "ALIVE_CHECK_S", 0.01)
+    kept, done = Connection(LOGGER), []
+    kept.submit(lambda now: done.append("kept"), kept=True)
+    kept.submit(lambda now: done.append("dropped"))
+    assert kept.flush(60) and not done
+    kept.session = session()
+    kept.open(SPEC)
+    until(lambda: done)
+    kept.close()
+    assert done == ["kept"]
+
+
+def test_drop_at_reset_reaches_a_node_that_was_started_anew(connection: OneConnection) -> None:
+    side = ready(on_reset="drop")
+    assert connection.session is not None
+    other = OneStore()
+    connection.session = Session(connection.session.spec, other, [object()])  # type: ignore[arg-type,list-item]
+    side.reset()  # nobody has asked anything since
+    third = OneStore()
+    for work in connection.work:
+        work(Session(connection.session.spec, third, [object()]))  # type: ignore[arg-type,list-item]
+    assert (connection.store.dropped, other.dropped, third.dropped) == (0, 0, 1)

@@ -11,9 +11,9 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from .. import Error, Gone, Invalid, Mismatch, Namespace, Store, TooLate
+from .. import Busy, Error, Gone, Invalid, Mismatch, Namespace, Store, TooLate, Unavailable
 from .cpus import unbound
 from .node import NodeStarter
 from .session import Session, SessionSpec
@@ -28,6 +28,8 @@ MAX_LATE_CALLS = 3
 """Calls in a row that may go unanswered before one of them is given up."""
 MAX_WORK = 2048
 """Calls that wait behind a node that does not answer: an engine goes on loading from its memory meanwhile."""
+
+Work = Callable[[Session], object]
 
 
 class Connection:
@@ -46,7 +48,11 @@ class Connection:
         self._met: Store | None = None
         """Keeps the node until the first session stands: one without clients ends."""
         self._spec: SessionSpec | None = None
-        self._work: deque[Callable[[Session], object]] = deque()
+        self._work: deque[tuple[Work, bool]] = deque()
+        """With each whether it is kept."""
+        self._kept: deque[tuple[Work, bool]] = deque(maxlen=MAX_WORK)
+        """Kept work that was not done, to be tried again at _kept_at."""
+        self._kept_at = 0.0
         self._wake = threading.Condition()
         self._busy = False
         self._ending = False
@@ -71,13 +77,17 @@ class Connection:
                 self._spec = spec
             self._wake.notify_all()
 
-    def submit(self, work: Callable[[Session], object]) -> None:
+    def submit(self, work: Work, kept: bool = False) -> None:
         """Has the thread do this work, in the order submitted, with the session that stands then. Work is dropped
         where none stands (its blocks went with the session), and where MAX_WORK waits already; done before another
-        session is opened in place of the one that stands, and repeated where the node did not answer in time."""
+        session is opened in place of the one that stands, and repeated where the node did not answer in time.
+        `kept`: what would be dropped, or is refused for now (Busy, Unavailable), is tried again ALIVE_CHECK_S later or
+        more, by the session that stands then, behind what was submitted meanwhile."""
         with self._wake:
             if len(self._work) < MAX_WORK:
-                self._work.append(work)
+                self._work.append((work, kept))
+            else:
+                self._put_back([(work, kept)])
             self._wake.notify_all()
 
     def lose(self, session: Session) -> None:
@@ -123,8 +133,12 @@ class Connection:
                 current = session is not None and spec is not None and session.spec.number == spec.number
                 whole = current and _namespaces(session) == _namespaces(spec)
                 if session is None and self._work:
+                    self._put_back(self._work)
                     self._work.clear()
                     self._wake.notify_all()
+                if session is not None and self._kept and time.monotonic() >= self._kept_at:
+                    self._work.extend(self._kept)
+                    self._kept.clear()
                 work = self._work.popleft() if self._work else None
                 self._busy = work is not None
                 meets = spec is None and self._starter is not None and self._met is None
@@ -172,28 +186,41 @@ class Connection:
             self._met.close()
             self._met = None
 
-    def _call(self, session: Session, work: Callable[[Session], object] | None) -> None:
+    def _put_back(self, works: Iterable[tuple[Work, bool]]) -> None:
+        """What is not done now, under the lock: it is tried again if it is kept."""
+        kept = [one for one in works if one[1]]
+        if kept:
+            self._kept.extend(kept)
+            self._kept_at = time.monotonic() + ALIVE_CHECK_S
+
+    def _call(self, session: Session, work: tuple[Work, bool] | None) -> None:
         """Does the work, or asks whether the node is alive."""
+        undone = False
         try:
             if work is None:
                 session.store.status(deadline_us=CALL_US)
             else:
-                work(session)
+                work[0](session)
             self._late_calls = 0
         except Gone:
             self.lose(session)
+            undone = True
         except TooLate as error:
             self._warn(f"the node answered: {error}")
             self._late_calls += 1
-            if work is not None and self._late_calls < MAX_LATE_CALLS and not self._ending:
+            undone = self._late_calls >= MAX_LATE_CALLS
+            if work is not None and not undone and not self._ending:
                 with self._wake:
                     self._work.appendleft(work)
         except Error as error:
             self._warn(f"the node answered: {error}")
+            undone = isinstance(error, (Busy, Unavailable))
         except Exception as error:  # of any kind: the thread goes on, since nothing is published without it
             self._warn(f"a call of the node was given up: {error!r}")
         finally:
             with self._wake:
+                if work is not None and undone:
+                    self._put_back([work])
                 self._busy = False
                 self._wake.notify_all()
 

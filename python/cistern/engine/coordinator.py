@@ -390,6 +390,7 @@ class Coordinator:
         if self._options.on_reset == "ignore":
             return True
         self.stats.add("resets")
+        self._shared.refresh()
         session = self._shared.session
         if self._options.on_reset == "drop":
             if session is None:
@@ -398,7 +399,7 @@ class Coordinator:
                     "generation was not dropped, and leaves by itself; `cistern admin drop` drops it now"
                 )
             else:
-                self.connection.submit(partial(_drop_namespaces, session))
+                self.connection.submit(partial(_drop_namespaces, session), kept=True)
             self._written.forget()
         self._fork()
         return self._plan.loads == 0
@@ -654,7 +655,8 @@ class Coordinator:
 
 
 def _drop_namespaces(of: Session, now: Session) -> None:
-    if now.store is of.store:
-        for namespace in of.namespaces:
-            with contextlib.suppress(Missed):  # somebody dropped it already
-                now.store.drop_namespace(namespace, deadline_us=CALL_US)
+    for number, namespace in enumerate(of.namespaces):
+        if now.store is not of.store:  # a node that was started anew, or reached anew, has it under its fields
+            namespace = now.store.attach(of.spec.namespace_spec(number), deadline_us=CALL_US)
+        with contextlib.suppress(Missed):  # somebody dropped it already
+            now.store.drop_namespace(namespace, deadline_us=CALL_US)
