@@ -17,6 +17,7 @@ from cistern import Busy, Gone, Unavailable
 from cistern.engine import node as node_module
 from cistern.engine import options
 from cistern.engine.connection import Connection
+from cistern.engine.conversations import Conversations, Ending
 from cistern.engine.session import Session, SessionSpec
 
 LOGGER = logging.getLogger("test.cistern")
@@ -119,3 +120,26 @@ def test_drop_at_reset_reaches_a_node_that_was_started_anew(connection: OneConne
     for work in connection.work:
         work(Session(connection.session.spec, third, [object()]))  # type: ignore[arg-type,list-item]
     assert (connection.store.dropped, other.dropped, third.dropped) == (0, 0, 1)
+
+
+def test_end_of_a_conversation_that_is_refused_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its client wanted removed would stay, and a later restart of the node remove what came after."""
+    monkeypatch.setattr(connection_module, "ALIVE_CHECK_S", 0.01)
+    ends: list[str] = []
+
+    def end(namespace: object, name: str, **more: object) -> None:
+        ends.append(name)
+        if len(ends) == 1:
+            raise Busy("tombstones")
+
+    kept, standing = Connection(LOGGER), session()
+    standing.store.end_conversation = end  # type: ignore[method-assign]
+    kept._spec, kept.session = SPEC, standing
+    plan: Any = SimpleNamespace(requests=(), saving=lambda namespace, name: False)
+    conversations = Conversations(kept, plan)
+    conversations.end(Ending(standing, 1, 0, "chat-17", frozenset()))
+    conversations.settle()
+    until(lambda: len(ends) == 2)
+    kept.close()
+    conversations.settle()
+    assert ends == ["chat-17"] * 2 and not conversations._ending

@@ -84,7 +84,7 @@ class Conversations:
             one.done = True
 
         one.asked = session.store
-        self._submit(session, call)
+        self._submit(session, call, kept=True)
 
-    def _submit(self, session: Session, call: Callable[[Store], object]) -> None:
-        self._connection.submit(lambda now: call(now.store) if now.store is session.store else None)
+    def _submit(self, session: Session, call: Callable[[Store], object], kept: bool = False) -> None:
+        self._connection.submit(lambda now: call(now.store) if now.store is session.store else None, kept)
