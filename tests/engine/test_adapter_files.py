@@ -199,7 +199,7 @@ def test_connection_says_what_its_session_lacks_until_it_has_it() -> None:
         return object()
 
     spec = SessionSpec(1, "", "default", None, ((),), (), SIZE, False, "", "")
-    store = SimpleNamespace(attach=attach, status=lambda **given: None, close=lambda: None)
+    store = SimpleNamespace(attach=attach, report=lambda: None, close=lambda: None)
     kept = Connection(logging.getLogger("test.cistern"))
     try:
         kept._spec, kept.session = spec, Session(spec, store, [object()])  # type: ignore[arg-type,list-item]

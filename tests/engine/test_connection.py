@@ -20,6 +20,7 @@ from cistern.engine.connection import Connection
 from cistern.engine.conversations import Conversations, Ending
 from cistern.engine.session import Session, SessionSpec
 
+SPEC = SessionSpec(1, "", "default", None, ((),), (), SIZE, False, "", "")
 LOGGER = logging.getLogger("test.cistern")
 
 
@@ -65,14 +66,25 @@ def test_idle_engine_keeps_no_other_from_starting_the_node_again(tmp_path: Path)
     kept.close()
 
 
+def test_idle_engine_gives_its_node_no_work(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It looks every second whether its node lives, as does each rank of each engine of the host: not by a call."""
+    monkeypatch.setattr(connection_module, "ALIVE_CHECK_S", 0.01)
+    looks: list[object] = []
+    kept, store = Connection(LOGGER), SimpleNamespace(report=lambda: looks.append("alive"), close=lambda: None)
+    kept.session = Session(SPEC, store, [object()])  # type: ignore[arg-type,list-item]
+    kept.open(SPEC)
+    until(lambda: len(looks) >= 3 or caplog.text)
+    kept.close()
+    assert not caplog.text
+
+
 # ---------------------------------------------------------------------------- what has to be done
 
 
-SPEC = SessionSpec(1, "", "default", None, ((),), (), SIZE, False, "", "")
-
-
 def session() -> Session:
-    store: Any = SimpleNamespace(status=lambda **given: None, close=lambda: None)
+    store: Any = SimpleNamespace(report=lambda: None, close=lambda: None)
     return Session(SPEC, store, [object()])  # type: ignore[list-item]
 
 

@@ -80,7 +80,7 @@ def test_lease_whose_node_went_before_its_load_ended_is_let_go_of() -> None:
 def test_calls_that_wait_behind_a_silent_node_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "MAX_WORK", 3)
     spec = SessionSpec(1, "", "default", None, ((),), (), SIZE, False, "", "")
-    store = SimpleNamespace(status=lambda **given: None, close=lambda: None)
+    store = SimpleNamespace(report=lambda: None, close=lambda: None)
     kept = Connection(logging.getLogger("test.cistern"))
     kept._spec, kept.session = spec, Session(spec, store, [object()])  # type: ignore[arg-type,list-item]
     asked, answers, done = threading.Event(), threading.Event(), []
@@ -98,7 +98,7 @@ def test_calls_that_wait_behind_a_silent_node_are_bounded(monkeypatch: pytest.Mo
 def test_call_that_raises_ends_alone(caplog: pytest.LogCaptureFixture) -> None:
     """Without the connection's thread nothing is published any more, and what is submitted stays."""
     spec = SessionSpec(1, "", "default", None, ((),), (), SIZE, False, "", "")
-    store = SimpleNamespace(status=lambda **given: None, close=lambda: None)
+    store = SimpleNamespace(report=lambda: None, close=lambda: None)
     kept = Connection(logging.getLogger("test.cistern"))
     kept._spec, kept.session = spec, Session(spec, store, [object()])  # type: ignore[arg-type,list-item]
     done: list[str] = []

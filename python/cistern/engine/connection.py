@@ -198,7 +198,7 @@ class Connection:
         undone = False
         try:
             if work is None:
-                session.store.status(deadline_us=CALL_US)
+                session.store.report()  # of nothing: it asks the kernel alone, and the node has no work by it
             else:
                 work[0](session)
             self._late_calls = 0
