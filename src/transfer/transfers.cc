@@ -34,6 +34,8 @@ constexpr std::size_t kUnderWay = 8;
 // How soon a lane looks again when all that is under way waits for the node.
 constexpr std::int64_t kFirstLookNs = 50'000;
 constexpr std::int64_t kLastLookNs = 1'000'000;
+// A look that takes as long was at a node that is silent.
+constexpr std::int64_t kLongNs = 100'000'000;
 // What saves may have in staging; asked for once, before the first of them.
 constexpr std::uint64_t kStagingBytes = 16u << 20;
 
@@ -427,7 +429,9 @@ class Transfers::Shared final {
     });
   }
 
-  // A batch of the first that does not wait: those that were submitted first are done first.
+  // A batch of the first that does not wait: those that were submitted first are done first. One that was
+  // long with a silent node is the last, so that those that are over meanwhile are ended before another is as
+  // long.
   bool StepOnce(Lane& lane, std::vector<EntryPtr>& under_way, Pace& pace) {
     for (std::size_t at = 0; at < under_way.size() || TakeNext(lane, under_way, pace); ++at) {
       Entry& entry = *under_way[at];
@@ -442,6 +446,7 @@ class Transfers::Shared final {
       }
       if (entry.move->left_pages()) MarkLeft(entry);
       if (step == Step::kMoved) return true;
+      if (NowNs() - now_ns > kLongNs) return false;
     }
     return false;
   }

@@ -145,6 +145,20 @@ TEST_F(StoppedSaves, Promise3OneBehindAnotherIsReportedByItsDeadlineToWhoWaitsFo
   EXPECT_EQ(done[0].outcomes[0], Code::kOk) << done[0].message;
 }
 
+// Each of the others would wait for the node as long as the first has: 35 s together.
+TEST_F(StoppedSaves, Promise3OneOfManyUnderWayIsReportedByItsDeadline) {
+  const std::uint64_t first = Save(3, 6'000'000);
+  for (std::uint64_t number = 4; number < 11; ++number) Save(number, 300'000'000);
+  pollfd readable{.fd = transfers_->event_fd(), .events = POLLIN, .revents = 0};
+  std::vector<transfer::TransferDone> done;
+  while (done.empty() && poll(&readable, 1, 25'000) == 1) done = transfers_->Poll();
+  GoOn();
+  all_.clear();
+  ASSERT_EQ(done.size(), 1u) << "the watchdog barks";
+  EXPECT_EQ(done[0].id, first);
+  EXPECT_EQ(done[0].outcomes[0], Code::kTooLate);
+}
+
 TEST_F(StoppedSaves, ClosingWaitsForNoDeadlineOfOneThatWaits) {
   if (!std::ifstream("/proc/self/syscall"))
     GTEST_SKIP() << "this kernel does not say what a thread waits for";
