@@ -126,19 +126,34 @@ bool SaveMove::StagingMayBeFree(const Leave& leave) const {
 
 // A write would wait for it until its deadline, and with it the thread, which has others to report and may be
 // told to end. What is given back here is the write's that follows.
-bool SaveMove::StagingIsThere(std::size_t count, const Leave& leave) {
-  if (leave.deadline_us <= kStagingUs) return true;  // that is no longer
-  const Result<Staging> staging =
+Status SaveMove::AskForStaging(std::size_t count, const Leave& leave) {
+  if (leave.deadline_us <= kStagingUs) return Status();  // that is no longer
+  Result<Staging> staging =
       store_.AllocateStaging(count * client::Extents::Rounded(save_.pages->part_bytes()));
-  return staging || staging.error().code() != Code::kTooLate;
+  return staging ? Status() : std::move(staging.error());
+}
+
+// There is room again when writes under way end, this save's or another's, or when other sessions give theirs
+// back: a save whose turn has come late is none that failed.
+Step SaveMove::Refused(Status busy, std::size_t count, const Leave& leave) {
+  // A small node has less staging than a batch takes.
+  if (count > 1 && !budget_.in_use()) {
+    most_at_once_ = count / 2;
+    return Step::kMoved;
+  }
+  refusal_ = Refusal{.message = std::string(busy.message()),
+                     .given = budget_.given(),
+                     .ask_again_us = leave.deadline_us - kAskAgainUs};
+  return Step::kWaits;
 }
 
 Step SaveMove::WriteBatch(std::size_t count, const Leave& leave) {
   const std::size_t fragments = save_.pages->fragments();
   const std::uint64_t bytes = count * save_.pages->part_bytes();
-  if (!StagingIsThere(count, leave)) {
-    budget_.Give(bytes);
-    return Step::kWaits;
+  Status staging = AskForStaging(count, leave);
+  if (staging.code() == Code::kTooLate || staging.code() == Code::kBusy) {
+    budget_.Return(bytes);
+    return staging.code() == Code::kBusy ? Refused(std::move(staging), count, leave) : Step::kWaits;
   }
   std::vector<std::span<std::byte>> pieces(count * fragments);
   std::vector<std::span<const std::byte>> sources(pieces.size());
@@ -166,22 +181,10 @@ Step SaveMove::WriteBatch(std::size_t count, const Leave& leave) {
     copied_ += bytes;
     return Step::kMoved;
   }
-  budget_.Give(bytes);
+  budget_.Return(bytes);
   Result<WriteResult> refused = ticket.Wait();
-  const bool busy = !refused && refused.error().code() == Code::kBusy;
-  // A small node has less staging than a batch takes.
-  if (busy && count > 1 && !budget_.in_use()) {
-    most_at_once_ = count / 2;
-    return Step::kMoved;
-  }
-  // There is room again when writes under way end, this save's or another's, or when other sessions give
-  // theirs back: a save whose turn has come late is none that failed.
-  if (busy) {
-    refusal_ = Refusal{.message = std::string(refused.error().message()),
-                       .given = budget_.given(),
-                       .ask_again_us = leave.deadline_us - kAskAgainUs};
-    return Step::kWaits;
-  }
+  if (!refused && refused.error().code() == Code::kBusy)
+    return Refused(std::move(refused.error()), count, leave);
   Take(refused, next_, count);
   if (!refused) {
     std::fill(done_.outcomes.begin() + static_cast<std::ptrdiff_t>(next_), done_.outcomes.end(),

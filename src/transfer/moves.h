@@ -94,6 +94,8 @@ class StagingBudget final {
     used_ -= bytes;
     given_++;
   }
+  // As Give, of what no write had: the node has no more of it than before.
+  void Return(std::uint64_t bytes) { used_ -= bytes; }
   // Whether any write has some of it.
   bool in_use() {
     Collect();
@@ -149,8 +151,9 @@ class SaveMove final : public Move {
   bool CollectAnswers();
   // False: staging was refused, and nothing says yet that there is any.
   bool StagingMayBeFree(const Leave& leave) const;
-  // False: the node is silent, and has not granted what `count` blocks take.
-  bool StagingIsThere(std::size_t count, const Leave& leave);
+  // For what `count` blocks take.
+  Status AskForStaging(std::size_t count, const Leave& leave);
+  Step Refused(Status busy, std::size_t count, const Leave& leave);
   void Take(const Result<WriteResult>& result, std::size_t first, std::size_t count);
   Step WriteBatch(std::size_t count, const Leave& leave);
 

@@ -16,6 +16,7 @@
 
 #include "base/assert.h"
 #include "base/random_bytes.h"
+#include "transfer/moves.h"
 
 namespace cistern::transfer {
 namespace {
@@ -304,6 +305,25 @@ TEST_F(TransfersTest, ASaveWaitsForStagingOfOthersUntilItsDeadlineAndThenSaysSo)
   ASSERT_EQ(saved.size(), 1u);
   EXPECT_EQ(saved[0].id, waits);
   ExpectAll(saved[0], Code::kOk);
+}
+
+// Else each of them asks the node with every look of the thread, as often as that can.
+TEST_F(TransfersTest, ASaveThatIsRefusedStagingIsNoReasonForAnotherToAskAgain) {
+  constexpr std::uint64_t kPart = 512u << 10;
+  Pool pool(4, kPart / 4, 20);
+  std::vector<Staging> taken;
+  for (std::uint64_t bytes = 16u << 20; bytes >= kPart; bytes /= 2) {
+    while (auto staging = store->AllocateStaging(bytes)) taken.push_back(std::move(*staging));
+  }
+  Begin(kPart);
+  for (const std::int64_t deadline_us : {1'000'000, 60'000'000}) {
+    StagingBudget budget(kPart);
+    const PageSave save = SaveOf(pool, 11, {2});
+    SaveMove move(*store, budget, save);
+    EXPECT_EQ(move.Go({.deadline_us = deadline_us, .worth_us = kNoWorthLimit, .may_begin = true}),
+              Step::kWaits);
+    EXPECT_EQ(budget.given(), 0u);
+  }
 }
 
 TEST_F(TransfersTest, CloseLeavesNothingOnThePagesAndEverythingReported) {
