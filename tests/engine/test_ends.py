@@ -23,6 +23,7 @@ from cistern.engine.coordinator import Coordinator
 from cistern.engine.orders import LoadOrder, RankReport, SaveOrder, SaveReport, StepOrders
 from cistern.engine.session import Session, SessionSpec
 from cistern.engine.written import LoadLeases
+from cistern.vllm.events import StoreEvents
 
 
 def test_continued_request_shared_as_far_as_it_came(connection: OneConnection) -> None:
@@ -231,6 +232,19 @@ def test_saves_of_a_requests_last_step_announced(clock: Clock, connection: OneCo
     side.end_request("second", ([*range(1, 6)],))
     (late,) = side.step_orders({}).saves
     assert listener.orders == [late]
+
+
+def test_tokens_of_a_refused_save_are_let_go(connection: OneConnection) -> None:
+    """Writes that are off, or a full node, refuse every one: an order's tokens are a MB."""
+    side, events = ready(), StoreEvents(SIZE)
+    side._listener = events
+    connection.store.blocks = 0
+    add(side, "second")
+    assert side.match("second", 0) == (0, False)
+    (save,) = side.step_orders({"second": 4 * SIZE + 1}).saves
+    assert list(events._saves) == [save.id]
+    side.handle_reports([RankReport(0, save.step, saves=[SaveReport(0, save.id, 0)])], set())
+    assert not events._saves and not events._events and not side.pending
 
 
 def test_pages_of_ended_requests_come_back_before_a_request_that_runs_loses_its_own(

@@ -55,7 +55,8 @@ class SaveListener(Protocol):
 
     def ordered(self, order: SaveOrder, request: Request) -> None: ...
     def published(self, order_id: int, blocks: int) -> None:
-        """`blocks`: leading ones of the order. They are visible to a match that is asked PUBLISHED_S later."""
+        """`blocks`: leading ones of the order, which has ended; 0: none. They are visible to a match that is asked
+        PUBLISHED_S later."""
         ...
 
     def missing(self, keys: Sequence[bytes], asked_at: float) -> None:
@@ -598,16 +599,19 @@ class Coordinator:
     def _apply(self, effects: Effects) -> None:
         if effects.release:
             self._pool.release(effects.release[::-1])
-        ended = {job.order.id for job, _ in effects.publish} | {number for number, _ in effects.abandon}
+        ended = {job.order.id: count for job, count in effects.publish}
+        for number, _ in effects.abandon:
+            ended.setdefault(number, 0)
         places = {number: self._written.ended(number) for number in ended}
+        if self._listener is not None:
+            for number, count in ended.items():
+                self._listener.published(number, count)
         puts: dict[Place | None, list[bytes]] = {}
         for job, count in effects.publish:
             chosen = [put for block in range(count) for group in job.order.put_ids if (put := group[block]) is not None]
             puts.setdefault(places[job.order.id], []).extend(chosen)
             self.stats.add("saves")
             self.stats.add("published_blocks", count)
-            if self._listener is not None:
-                self._listener.published(job.order.id, count)
         for place, ids in puts.items():
             self._written.publish(place, ids)
         for number, ids in effects.abandon:

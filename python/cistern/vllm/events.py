@@ -34,13 +34,13 @@ class StoreEvents:
     def ordered(self, order: SaveOrder, request: Request) -> None:
         size = self._block_tokens
         first, last = order.first_block * size, (order.first_block + len(order.keys)) * size
-        if len(self._saves) >= MAX_SAVES:  # saves that were abandoned
+        if len(self._saves) >= MAX_SAVES:
             del self._saves[next(iter(self._saves))]
         self._saves[order.id] = (order, list(request.token_ids[first:last]), request.adapter)
 
     def published(self, order_id: int, blocks: int) -> None:
         save = self._saves.pop(order_id, None)
-        if save is None:
+        if save is None or blocks == 0:
             return
         from vllm.distributed.kv_events import BlockStored
         from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
