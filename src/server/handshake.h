@@ -43,6 +43,11 @@ Unread NextIn(int socket);
 // Sends one message with descriptors; false when the other side is gone or does not take it. Never waits.
 bool SendMessage(int socket, std::span<const std::byte> message, std::span<const int> descriptors = {});
 
+// Whether the other side has messages before it that it has not received. Descriptors in them count as this
+// process's user's until it does, or closes its end: past the limit of open files the kernel lets that user
+// send none to anybody.
+bool HasUntaken(int socket);
+
 // Copies `text` into a zero-terminated field, cut where it ends.
 void SetText(std::span<char> field, std::string_view text);
 

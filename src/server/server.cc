@@ -19,6 +19,7 @@ namespace cistern::server {
 namespace {
 
 constexpr std::uint64_t kFdsPerSession = 5;
+constexpr std::uint64_t kSentPerSession = 6;  // with its welcome: the node's until the client takes them
 constexpr std::uint64_t kOtherFds = 256;
 constexpr std::uint32_t kMaxSessions = 10'000;
 
@@ -61,7 +62,7 @@ Status BindTo(const ServerOptions& options, std::optional<Listener>& listener) {
 // A session takes a few descriptors; the usual soft limit of 1,024 would end at 200 of them.
 void RaiseDescriptorLimit(std::uint32_t sessions, Logger& log) {
   rlimit limit{};
-  std::uint64_t wanted = sessions * kFdsPerSession + kOtherFds;
+  std::uint64_t wanted = sessions * (kFdsPerSession + kSentPerSession) + kOtherFds;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
   limit.rlim_cur = std::min<rlim_t>(wanted, limit.rlim_max);
   if (setrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur >= wanted) return;

@@ -277,6 +277,24 @@ TEST(Hello, PastTheLimitOfSessionsTheAnswerIsBusy) {
   EXPECT_EQ(RawClient::In(server).code(), Code::kOk);
 }
 
+TEST(Hello, R13AWelcomeThatNobodyTakesCountsAsASessionUntilItsSocketIsClosed) {
+  TestServer server({.max_sessions = 2});
+  {
+    std::vector<RawClient> silent;
+    for (int i = 0; i < 2; ++i) {
+      silent.emplace_back(server);
+      silent.back().Send(RawClient::NewHello());
+      server.Until([&] { return server.counters().sessions == 1; });
+      ASSERT_EQ(shutdown(silent.back().fd(), SHUT_WR), 0);
+      server.Until([&] { return server.counters().sessions == 0; });
+    }
+    server.server->Tick();
+    EXPECT_EQ(Greet(server, RawClient::NewHello()), Code::kBusy);
+  }
+  server.server->Tick();
+  EXPECT_EQ(RawClient::In(server).code(), Code::kOk);
+}
+
 TEST(Hello, AThousandSessionsAreServed) {
   constexpr std::uint32_t kSessions = 1000;
   rlimit files{};
@@ -408,6 +426,21 @@ TEST(StagingAreas, P5TheyTakeNoDescriptorOfTheNode) {
     ASSERT_EQ(client.Receive(grant).size(), 1u) << grant.message.data();  // closed here
   }
   EXPECT_EQ(descriptors(), before);
+}
+
+// What a client does not receive counts against the node, which then can send nobody a descriptor.
+TEST(StagingAreas, R13WhoHasNotTakenItsLastAnswerIsEndedAtItsNextQuestion) {
+  TestServer server;
+  RawClient client = RawClient::In(server);
+  client.Send(wire::MoreStaging{.bytes = 4096});
+  server.Settle();
+  client.Send(wire::ReturnStaging{.area = 1});
+  server.Settle();
+  EXPECT_FALSE(client.HungUp());
+  client.Send(wire::MoreStaging{.bytes = 4096});
+  server.Settle();
+  EXPECT_TRUE(client.HungUp());
+  EXPECT_EQ(server.counters().ended_forged, 1u);
 }
 
 TEST(StagingAreas, WhatIsWishedAtHelloCountsToo) {

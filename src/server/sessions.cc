@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/fd.h"
 #include "base/format.h"
 #include "base/nearest.h"
 #include "base/slow_calls.h"
@@ -274,8 +275,7 @@ bool Sessions::Welcomed(Session& session) {
 
 void Sessions::OnSocket(Session& session, std::uint32_t events) {
   while (!session.ended && !session.granting) {
-    if (NextIn(session.socket.get()) == Unread::kDescriptors)
-      return Forged(session, kNoDescriptors);
+    if (NextIn(session.socket.get()) == Unread::kDescriptors) return Forged(session, kNoDescriptors);
     std::array<std::byte, 512> message;
     ssize_t got = recv(session.socket.get(), message.data(), message.size(), MSG_DONTWAIT);
     if (got < 0 && errno == EINTR) continue;
@@ -288,6 +288,8 @@ void Sessions::OnSocket(Session& session, std::uint32_t events) {
       TakeStagingBack(session, given->area);
       continue;
     }
+    if (HasUntaken(session.socket.get()))
+      return Forged(session, "it asks for more staging and has not taken the last answer");
     session.granting = true;
     session.tasks++;
     const Executor::InLane in(executor(), &session.lane);
@@ -337,7 +339,7 @@ Task<void> Sessions::GrantStaging(Session& session, std::uint64_t bytes) {
     const int sent = fd.get();
     const std::span<const int> descriptors(&sent, fd.valid() ? 1 : 0);
     if (!SendMessage(session.socket.get(), std::as_bytes(std::span(&grant, 1)), descriptors))
-      End(session, LogLevel::kWarning, "it does not take messages");
+      End(session, LogLevel::kWarning, Text("it does not take messages: ", ErrnoText(errno)));
     else
       OnSocket(session, 0);
   }
@@ -467,6 +469,11 @@ void Sessions::Tick() {
     LookForLock(*at->second);
   }
   last_counted_ = at == sessions_.end() ? 0 : std::prev(at)->first;
+  for (std::size_t left = std::min(untaken_.size(), kCountedPerTick); left > 0; --left) {
+    Fd socket = std::move(untaken_.front());
+    untaken_.pop_front();
+    LetGo(std::move(socket));
+  }
 }
 
 void Sessions::End(Session& session, LogLevel level, std::string why) {
@@ -481,11 +488,18 @@ void Sessions::End(Session& session, LogLevel level, std::string why) {
   session.socket_watch.End();
   session.process_watch.End();
   session.event_watch.End();
-  closer_.Close(std::move(session.socket));  // the client sees a hang-up: kGone
+  LetGo(std::move(session.socket));
   auto owner = owners_.find(session.caller.owner);
   if (--owner->second == 0) owners_.erase(owner);
   const Executor::InLane in(executor(), &session.lane);
   tasks_.Spawn(Remove(session));
+}
+
+// The client sees a hang-up: kGone. What it has not received stays with it until it closes its own end.
+void Sessions::LetGo(Fd socket) {
+  if (!HasUntaken(socket.get())) return closer_.Close(std::move(socket));
+  shutdown(socket.get(), SHUT_RDWR);
+  untaken_.push_back(std::move(socket));
 }
 
 Task<void> Sessions::Remove(Session& session) {
@@ -523,6 +537,8 @@ Task<void> Sessions::Drain(Instant deadline) {
   }
   for (auto& [id, session] : sessions_) End(*session, LogLevel::kDebug, "the node goes down");
   while (!sessions_.empty()) co_await empty_.Wait();
+  for (Fd& socket : untaken_) closer_.Close(std::move(socket));
+  untaken_.clear();
   co_await tasks_.Close();
   co_await background_.Quiet(executor());
 }

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -56,7 +57,7 @@ class Sessions final : private io::Poller {
   void ReleaseAtOnce(catalog::SessionId session, catalog::LeaseId lease);
 
   // Once a tick, of some of the sessions, the next ones at the next call: adds up what they counted, and ends
-  // those whose process has ended where no pidfd tells.
+  // those whose process has ended where no pidfd tells. And lets go of sockets of which all was received.
   void Tick();
 
   std::size_t size() const { return sessions_.size(); }
@@ -78,7 +79,7 @@ class Sessions final : private io::Poller {
   static constexpr std::size_t kCountedPerTick = 64;
 
   class Coming;
-  std::size_t connections() const { return sessions_.size() + making_ + closer_.waiting(); }
+  std::size_t connections() const { return sessions_.size() + making_ + closer_.waiting() + untaken_.size(); }
 
   Task<void> MakeSession(Fd socket, Peer peer, HelloText hello);
   Status CheckHello(const HelloText& hello) const;
@@ -99,6 +100,7 @@ class Sessions final : private io::Poller {
   Task<void> GrantStaging(Session& session, std::uint64_t bytes);
   void TakeStagingBack(Session& session, std::uint64_t area);
   void End(Session& session, LogLevel level, std::string why);
+  void LetGo(Fd socket);
   Task<void> Remove(Session& session);
   void Forged(Session& session, std::string what);
 
@@ -132,6 +134,7 @@ class Sessions final : private io::Poller {
   std::map<OwnerToken, std::uint32_t> owners_;       // sessions of each
   std::multimap<OwnerToken, std::uint64_t> coming_;  // staging that is being made, of each
   std::uint32_t making_ = 0;
+  std::deque<Fd> untaken_;  // of sessions that ended with messages that their clients have not received
   catalog::SessionId last_id_ = 0;
   catalog::SessionId last_counted_ = 0;
   bool draining_ = false;

@@ -56,7 +56,7 @@ struct Welcome {
   std::uint64_t staging_bytes = 0;  // of the staging that comes along
 };
 
-struct MoreStaging {  // client -> node
+struct MoreStaging {  // client -> node, which ends who has not received the answer before
   std::uint32_t magic = kProtocolMagic;
   MessageKind kind = MessageKind::kMoreStaging;
   std::uint64_t bytes = 0;
