@@ -1084,6 +1084,29 @@ TEST(Going, P4WhatASessionPutsAfterTheLastOfItsOwnerWentEndsWithIt) {
   EXPECT_EQ(server.slots->counts().used_slots, 0u);
 }
 
+TEST(Going, P4ALeaseThatIsGrantedWhileItsSessionIsEndedEndsWithIt) {
+  TestServer server;
+  RawClient client = RawClient::In(server);
+  client.Attach();
+  ASSERT_EQ(CodeOf(client.Do(client.Put(1, 0, kBlock))), Code::kOk);
+  // Many views, whose end takes longer than a call of few.
+  const auto acquire = [&](std::size_t blocks) {
+    const std::vector<wire::BlockItem> items(blocks, wire::BlockItem{.key = RawClient::Key(1)});
+    wire::Submission call = client.With(wire::Op::kAcquire, std::span<const wire::BlockItem>(items));
+    call.a = 60'000'000;
+    return call;
+  };
+  constexpr std::size_t kMany = wire::kArgumentBytes / 2 / sizeof(wire::BlockItem);
+  ASSERT_EQ(CodeOf(client.Do(acquire(kMany))), Code::kOk);
+  ASSERT_EQ(server.store->occupancy().leases, 1u);
+  // Both are taken at once, and the second ends the session.
+  client.Push(acquire(kMany / 16));
+  const wire::Submission outside{.op = wire::Op::kTouch, .args_offset = UINT32_MAX, .args_bytes = UINT32_MAX};
+  client.Push(outside);
+  server.Until([&] { return server.counters().sessions == 0; });
+  EXPECT_EQ(server.store->occupancy().leases, 0u);
+}
+
 TEST(Going, P5NamespacesThatNobodyUsesAnyMoreMakeRoomForOthers) {
   TestServer server;
   RawClient greedy = RawClient::In(server);

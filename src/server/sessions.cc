@@ -511,12 +511,11 @@ Task<void> Sessions::Remove(Session& session) {
   }
   // Asked each time: the others of the owner may end while this one's calls do.
   const auto last_of_owner = [&] { return !owners_.contains(session.caller.owner); };
+  const bool busy = session.tasks > 0;
   co_await store_.SessionEnded(session.caller, last_of_owner());
-  if (session.tasks > 0) {
-    while (session.tasks > 0) co_await session.idle.Wait();
-    // A call that was in flight may have taken a lease or left a put since.
-    co_await store_.SessionEnded(session.caller, last_of_owner());
-  }
+  while (session.tasks > 0) co_await session.idle.Wait();
+  // A call that was in flight may have taken a lease or left a put since, also before the first look ended.
+  if (busy) co_await store_.SessionEnded(session.caller, last_of_owner());
   std::erase(active_, &session);
   touches_.Forget(session);
   const OwnerToken owner = session.caller.owner;
