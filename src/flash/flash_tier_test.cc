@@ -48,6 +48,7 @@ class FlashTierTest : public testing::TestWithParam<std::string> {
         std::filesystem::create_directories(device.path);
       }
     }
+    if (before_open_) before_open_(*loop_);
     node_ = std::make_unique<TierOn>(*loop_, options, ++lives_);
     node_->sequence = sequence_;
     Status status = node_->Open(known_);
@@ -71,6 +72,7 @@ class FlashTierTest : public testing::TestWithParam<std::string> {
   SimulatedClock simulated_clock_;
   io::SimulatedDisk disk_{1};
   std::string directory_;
+  std::function<void(io::Loop&)> before_open_;
   std::unique_ptr<io::Loop> loop_;
   std::unique_ptr<TierOn> node_;
   std::vector<std::uint64_t> known_;
@@ -115,6 +117,18 @@ TEST_P(FlashTierTest, WhatWasAppendedIsFetchedBitExactOfEverySizeUnitAndNumberOf
       for (const Kept& each : node_->found) EXPECT_EQ(node_->Fetch(each).ToString(), "ok");
     }
   }
+}
+
+// Beside the locks of the node's own directories: of its memory and of its journal.
+TEST_P(FlashTierTest, R8ANodeOfAsManyDevicesAsThereMayBeHoldsTheLockOfEach) {
+  std::string name = (std::filesystem::temp_directory_path() / "flash-locks-XXXXXX").string();
+  const Fd lock(::mkstemp(name.data()));
+  std::filesystem::remove(name);
+  before_open_ = [&](io::Loop& loop) {
+    for (int i = 0; i < 2; ++i) EXPECT_TRUE(loop.HoldLock(lock.get()).ok());
+  };
+  ASSERT_NO_FATAL_FAILURE(Start(TestOptions(kMaxFlashDevices, UnitFor(512), 4)));
+  for (std::size_t i = 0; i < kMaxFlashDevices; ++i) EXPECT_TRUE(node_->InService(i)) << i;
 }
 
 TEST_P(FlashTierTest, ManyAppendsAndFetchesAtATimeKeepTheirBytesApart) {

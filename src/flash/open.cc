@@ -18,6 +18,8 @@ namespace {
 constexpr std::uint64_t kProbeBytes = 1u << 20;
 constexpr std::uint32_t kMinRegions = 4;
 constexpr std::int64_t kLockTryUs = 10'000;
+// The memory's directory and the journal's have locks too.
+static_assert(kMaxFlashDevices + 2 <= io::Loop::kMaxLocks);
 
 bool AllZero(std::span<const std::byte> bytes) {
   return std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; });

@@ -206,8 +206,8 @@ class Visit final {
 
 class Loop {
  public:
-  // Descriptors for HoldLock and Lock.
-  static constexpr std::size_t kMaxLocks = 16;
+  // Descriptors for HoldLock and Lock: those of a node's directories and of all its flash devices.
+  static constexpr std::size_t kMaxLocks = 32;
 
   virtual ~Loop();
   Loop(const Loop&) = delete;
