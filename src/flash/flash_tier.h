@@ -47,7 +47,8 @@ class FlashTier final : public tier::Tier {
   // with a note; one that was used under another journal is refused. Where one has seen a later state of the
   // journal than `journal` is, the journal is an older copy and all are formatted. Nothing is touched before
   // all was checked.
-  // Where devices are known, one whose lock is not free within 2 s is left out of service, untouched (R8).
+  // Where devices are known, one whose lock is not free within kLockWaitUs, each waited for in its turn, is
+  // left out of service, untouched (R8); where none is known the start fails.
   // kInvalid, kMismatch (foreign data, another journal or version), kBusy (locked, no room), kIoError, each
   // by name.
   static Task<Result<std::unique_ptr<FlashTier>>> Open(Parts parts, FlashOptions options,
