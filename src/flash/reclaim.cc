@@ -134,19 +134,16 @@ Task<bool> Reclaim::GiveUp(tier::TierOwner& owner, std::uint32_t number) {
 
 Task<void> Reclaim::Evacuate(tier::TierOwner& owner, std::span<const tier::TierEntry> entries) {
   const std::uint64_t region_bytes = media_.geometry().region_bytes;
-  std::uint64_t moved = 0, gathered = 0;
+  std::uint64_t kept_bytes = 0;
   std::vector<const tier::TierEntry*> keep;
   for (std::size_t i = entries.size(); i-- > 0 && !closing_;) {
     if (i % kRecordsAStep == 0) co_await Yield();
-    if (!co_await owner.Keep(entries[i], moved + gathered, region_bytes)) continue;
-    gathered += entries[i].record_bytes;
+    if (!co_await owner.Keep(entries[i], kept_bytes, region_bytes)) continue;
+    kept_bytes += entries[i].record_bytes;
     keep.push_back(&entries[i]);
-    if (gathered < kMoveBytes) continue;
-    moved += std::exchange(gathered, 0);
-    co_await MoveAll(owner, keep);
-    keep.clear();
   }
-  // Parents first on the media as well, should that be all that a restart finds.
+  // Parents first on the media as well, whose order is that of the next table: leaves are asked after first,
+  // and a restart may find no more than what moved so far.
   std::ranges::reverse(keep);
   co_await MoveAll(owner, keep);
 }

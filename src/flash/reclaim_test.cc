@@ -9,11 +9,12 @@ namespace {
 
 // Region 0 is closed and holds all records that are asked after.
 struct Filled : World {
-  explicit Filled(std::uint64_t seed_in, FlashOptions options_in = TestOptions(1, 512, 8))
+  explicit Filled(std::uint64_t seed_in, FlashOptions options_in = TestOptions(1, 512, 8),
+                  std::uint32_t body_bytes = 5'000)
       : World(seed_in, options_in) {
     EXPECT_TRUE(Start().ok());
     for (std::uint64_t n = 1; kept.empty() || kept.back().region() == kept.front().region(); ++n) {
-      kept.push_back(node->Append({n}, {5'000})->front());
+      kept.push_back(node->Append({n}, {body_bytes})->front());
     }
     loop->RunUntilIdle();
     kept.pop_back();
@@ -60,6 +61,22 @@ TEST(FlashReclaim, R9KeptRecordsMoveParentsFirstAndTheRestIsGone) {
     last = now;
   }
   EXPECT_EQ(world->tier->oldest_sequence(), world->owner.live.begin()->second.sequence);
+  world.Stop();
+}
+
+// Of a region with more to keep than is read and written at a time: the next reclaim asks after leaves first.
+TEST(FlashReclaim, R9ManyKeptRecordsMoveParentsFirstToo) {
+  Filled world(12, TestOptions(1, 4096, 8, 16u << 20), 100'000);
+  world->owner.keep = [](const tier::TierEntry&, std::uint64_t, std::uint64_t) { return true; };
+  world.Reclaim();
+  ASSERT_EQ(world->owner.reclaimed, 1u);
+  tier::Location last;
+  for (const Kept& each : world.kept) {
+    const auto now = world.Find(each.number);
+    ASSERT_TRUE(now.has_value() && now->region() != each.region()) << each.number;
+    EXPECT_TRUE(last.none() || now->location > last) << each.number;
+    last = now->location;
+  }
   world.Stop();
 }
 
