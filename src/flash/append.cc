@@ -192,6 +192,7 @@ Task<Result<std::vector<tier::Location>>> Appender::Append(std::span<const tier:
     for (const std::uint32_t at : layout->at) locations.push_back(LocationOf({region, unit + at}));
     counters.appended_records.Add(records.size());
     counters.appended_bytes.Add(layout->record_bytes);
+    if (purpose == Purpose::kMove) counters.moved_bytes.Add(layout->record_bytes);
     co_return locations;
   }
   if (!last.ok()) co_return std::unexpected(std::move(last));

@@ -17,8 +17,7 @@ class FlashTier;
 
 struct FlashCounters {
   Counter appended_records, appended_bytes, device_written_bytes, fetched_records, fetched_bytes, reclaimed,
-      moved_records, moved_bytes, released_regions, refused_by_budget, refused_no_region, bad_records,
-      io_errors;
+      moved_bytes, released_regions, refused_by_budget, refused_no_region, bad_records, io_errors;
 };
 
 struct FlashDeviceState {

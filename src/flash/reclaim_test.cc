@@ -279,6 +279,17 @@ TEST(FlashReclaim, RangesAndDescriptionsOfLocations) {
   world.Stop();
 }
 
+TEST(FlashReclaim, WhatItWritesIsACostOfWhatIsNew) {
+  Filled world(13);
+  EXPECT_EQ(world->tier->write_costs().moved, 0);
+  const double fresh = static_cast<double>(world.Counters().appended_bytes.value());
+  world->owner.keep = [](const tier::TierEntry&, std::uint64_t, std::uint64_t) { return true; };
+  world.Reclaim();
+  const double moved = static_cast<double>(world.kept.size() * world.kept.front().bytes);
+  EXPECT_DOUBLE_EQ(world->tier->write_costs().moved, moved / fresh);
+  world.Stop();
+}
+
 TEST(FlashReclaim, WhatIsWrittenCostsNothingWhileThereIsRoom) {
   Filled world(1);
   EXPECT_EQ(world->tier->write_costs().turn_ms, 0);
