@@ -64,7 +64,7 @@ Task<Result<DeviceOpener::ProbeResult>> DeviceOpener::Probe(std::size_t at) {
   if (!file) {
     auto whole = media_.loop().Open(device.path, io::OpenMode::kDirect);
     if (!whole) {
-      probe.create = true;  // if it cannot be made, making it says why
+      probe.absent = std::move(file.error());  // if it cannot be made, making it says why
       co_return probe;
     }
     const auto limits = whole->Direct();
@@ -192,21 +192,26 @@ bool DeviceOpener::Believed(const Superblock& superblock, std::string* why) cons
   return false;
 }
 
-// The file exists with all its bytes; where that fails it is removed again.
+// The file exists with all its bytes; where that fails it is removed again, unless another node has it.
 Task<Status> DeviceOpener::Create(std::size_t at, ProbeResult& probe) {
   if (!probe.taken.ok()) co_return Status();
   const std::string& path = media_.options().devices[at].path;
   const std::uint64_t wanted = WantedBytes(at, probe);
-  if (probe.create) {
-    auto made = media_.loop().Open(probe.file_path, io::OpenMode::kDirectCreate);
-    if (!made) co_return Named(path, made.error());
+  if (!probe.absent.ok()) {
+    auto made = media_.loop().Open(probe.file_path, io::OpenMode::kDirectCreateNew);
+    if (!made) {
+      co_return Status(Code::kIoError,
+                       Text("flash device ", path, ": its file cannot be opened (", probe.absent.message(),
+                            "), nor made (", made.error().message(), ")"));
+    }
+    Status status = co_await Lock(*made, path);
+    if (!status.ok()) co_return status;
     probe.file = std::move(*made);
-    Status status = co_await Lock(probe.file, path);
-    if (status.ok()) status = CheckLimits(probe.file, path);
+    status = CheckLimits(probe.file, path);
     if (status.ok()) status = media_.loop().Preallocate(probe.file, wanted);
     if (!status.ok()) {
-      probe.file = io::File();
       (void)media_.loop().Remove(probe.file_path);
+      probe.file = io::File();
       co_return Named(path, status);
     }
     status = co_await media_.loop().SyncDirectory(path);
@@ -340,9 +345,7 @@ Task<Status> DeviceOpener::Open() {
   for (std::size_t i = 0; i < probes.size() && status.ok(); ++i) status = co_await Create(i, probes[i]);
   if (!status.ok()) {
     for (ProbeResult& probe : probes) {
-      if (!probe.create || !probe.file.valid()) continue;
-      probe.file = io::File();
-      (void)media_.loop().Remove(probe.file_path);
+      if (!probe.absent.ok() && probe.file.valid()) (void)media_.loop().Remove(probe.file_path);
     }
     co_return status;
   }

@@ -34,7 +34,7 @@ class DeviceOpener final {
   struct ProbeResult {
     io::File file;
     std::string file_path;
-    bool create = false;
+    Status absent;  // not ok: there is no file yet, or none that can be opened
     bool block_device = false;
     std::uint64_t size_bytes = 0;   // as it is
     std::uint64_t found_bytes = 0;  // as it was found

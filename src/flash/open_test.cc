@@ -99,6 +99,33 @@ TEST(FlashOpen, TwoNodesOnOneDeviceAreOneTooMany) {
   world.Stop();
 }
 
+// The second one saw that the file was not there, and waited for the lock of its other device since.
+TEST(FlashOpen, WhatAnotherNodeMadeMeanwhileIsNotRemoved) {
+  World world(18);
+  PutFile(world, "/flash1/flash", 100'000, '\0');
+  const auto make = [&](std::uint64_t seed) {
+    return std::move(*io::SimulatedLoop::Make(world.clock, world.disk, seed));
+  };
+  auto holder = make(77), later = make(78);
+  io::File held = std::move(*holder->Open("/flash1/flash", io::OpenMode::kDirect));
+  ASSERT_TRUE(holder->Lock(held).ok());
+  const auto log = Logger::ToSink(LogLevel::kInfo, [](LogLevel, std::string_view) {});
+  auto opening = FlashTier::Open(FlashTier::Parts{*later, *log, [] { return std::uint64_t{9}; }},
+                                 TestOptions(2), {5, {}, {1, 40}});
+  while (later->PollOnce()) continue;
+  ASSERT_TRUE(world.Start().ok());
+  const std::vector<Kept> kept = *world->Append({1}, {5'000});
+  held = io::File();
+  const auto second = later->BlockOn(std::move(opening));
+  ASSERT_FALSE(second.has_value());
+  EXPECT_NE(second.error().message().find("/flash0"), std::string_view::npos) << second.error().ToString();
+  ASSERT_TRUE(world.disk.Exists(kFile));
+  world.Stop();
+  ASSERT_TRUE(world.Start().ok());
+  EXPECT_EQ(world->found.size(), kept.size());
+  world.Stop();
+}
+
 // R8: what a killed node had in flight may land until its lock is free; a successor waits for that, and
 // starts without the device where it waits in vain.
 TEST(FlashOpen, ASuccessorDoesWithoutADeviceUntilTheLastRequestOfAKilledNodeHasEnded) {
@@ -317,6 +344,13 @@ TEST(FlashOpen, ADirectoryThatIsMissingOrReadOnlyOrAFileIsRefusedByName) {
   const Status plain = open(name + "/plain");
   EXPECT_EQ(plain.code(), Code::kInvalid);
   EXPECT_NE(plain.message().find("neither a directory nor a block device"), std::string_view::npos);
+  // As where what it leads to is not mounted.
+  std::filesystem::create_directory(name + "/linked");
+  std::filesystem::create_symlink(name + "/away/flash", name + "/linked/flash");
+  const Status linked = open(name + "/linked");
+  EXPECT_EQ(linked.code(), Code::kIoError);
+  EXPECT_NE(linked.message().find("File exists"), std::string_view::npos) << linked.ToString();
+  EXPECT_TRUE(std::filesystem::is_symlink(name + "/linked/flash"));
   const Status proc = open("/proc");
   EXPECT_FALSE(proc.ok());
   EXPECT_NE(proc.message().find("flash device /proc"), std::string_view::npos) << proc.ToString();

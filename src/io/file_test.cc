@@ -77,7 +77,7 @@ INSTANTIATE_TEST_SUITE_P(Bodies, FileTest, testing::Values("io_uring", "epoll", 
 
 TEST_P(FileTest, ADirectFileIsWrittenReadAndHeldToItsLimits) {
   EXPECT_FALSE(loop_->Open(Path("direct"), OpenMode::kDirect).has_value());
-  Result<File> opened = loop_->Open(Path("direct"), OpenMode::kDirectCreate);
+  Result<File> opened = loop_->Open(Path("direct"), OpenMode::kDirectCreateNew);
   if (!opened) {
     EXPECT_NE(opened.error().message().find("choose a directory"), std::string::npos);
     GTEST_SKIP() << opened.error().ToString();

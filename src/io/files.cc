@@ -24,8 +24,8 @@ int OpenFlags(OpenMode mode) {
     case OpenMode::kReadWrite: return O_RDWR;
     case OpenMode::kCreate: return O_RDWR | O_CREAT;
     case OpenMode::kCreateNew: return O_RDWR | O_CREAT | O_EXCL;
-    case OpenMode::kDirect:
-    case OpenMode::kDirectCreate: return O_RDWR | O_DIRECT;
+    case OpenMode::kDirect: return O_RDWR | O_DIRECT;
+    case OpenMode::kDirectCreateNew: return O_RDWR | O_DIRECT | O_CREAT | O_EXCL;
   }
   return O_RDONLY;
 }
@@ -36,22 +36,6 @@ int OpenRetried(const std::string& path, int flags) {
     fd = ::open(path.c_str(), flags | O_CLOEXEC, 0600);
   } while (fd < 0 && errno == EINTR);
   return fd;
-}
-
-// A creation that the file system refuses for O_DIRECT leaves the file: made here and only here, it is
-// removed again.
-int OpenDirectCreate(const std::string& path, int flags) {
-  for (;;) {
-    int fd = OpenRetried(path, flags);
-    if (fd >= 0 || errno != ENOENT) return fd;
-    fd = OpenRetried(path, flags | O_CREAT | O_EXCL);
-    if (fd >= 0 || (errno != EEXIST && errno != EINVAL)) return fd;
-    if (errno == EINVAL) {
-      ::unlink(path.c_str());
-      errno = EINVAL;
-      return -1;
-    }
-  }
 }
 
 std::string OctalOf(mode_t mode) {
@@ -90,8 +74,12 @@ Status NoDirect(const std::string& path) {
 
 Result<Fd> OpenFile(const std::string& path, OpenMode mode) {
   int flags = OpenFlags(mode);
-  int fd = mode == OpenMode::kDirectCreate ? OpenDirectCreate(path, flags) : OpenRetried(path, flags);
-  if (fd < 0 && errno == EINVAL && (flags & O_DIRECT) != 0) return Error(NoDirect(path));
+  int fd = OpenRetried(path, flags);
+  if (fd < 0 && errno == EINVAL && (flags & O_DIRECT) != 0) {
+    // A creation that the file system refuses for O_DIRECT leaves the file, made here and only here.
+    if (mode == OpenMode::kDirectCreateNew) ::unlink(path.c_str());
+    return Error(NoDirect(path));
+  }
   if (fd < 0) return Error(Code::kIoError, Text("open ", path, ": ", ErrnoText(errno)));
   return Fd(fd);
 }

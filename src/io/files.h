@@ -24,8 +24,8 @@ enum class OpenMode : std::uint8_t {
   kCreateNew,  // read and write, must not exist
   // Read and write past the page cache (O_DIRECT), a file or a block device. Offsets, sizes and memory keep
   // to its DirectLimits. A file system that cannot is kIoError and says so.
-  kDirect,        // must exist
-  kDirectCreate,  // made with 0600 if it is missing
+  kDirect,           // must exist
+  kDirectCreateNew,  // made with 0600, must not exist
 };
 
 // What operations past the page cache keep to: the memory of each piece begins and ends at a multiple of

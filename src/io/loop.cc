@@ -443,7 +443,7 @@ Result<File> Loop::Open(const std::string& path, OpenMode mode) {
   Result<int> fd = OpenFd(path, mode);
   if (!fd) return Error(std::move(fd.error()));
   File file(*this, *fd, path, {});
-  if (mode == OpenMode::kDirect || mode == OpenMode::kDirectCreate) {
+  if (mode == OpenMode::kDirect || mode == OpenMode::kDirectCreateNew) {
     Result<DirectLimits> limits = file.Direct();
     if (!limits) return Error(std::move(limits.error()));
     file.direct_ = *limits;

@@ -59,9 +59,9 @@ void FlipIn(const IoRequest& request, std::uint64_t bit) {
 Result<SimulatedDisk::InodePtr> SimulatedDisk::Open(const std::string& path, OpenMode mode) {
   auto at = names_.find(path);
   if (at != names_.end()) {
-    if (mode == OpenMode::kCreateNew || (at->second->directory && mode != OpenMode::kRead)) {
-      int error = mode == OpenMode::kCreateNew ? EEXIST : EISDIR;
-      return Error(Code::kIoError, Text("open ", path, ": ", ErrnoText(error)));
+    const bool makes = mode == OpenMode::kCreateNew || mode == OpenMode::kDirectCreateNew;
+    if (makes || (at->second->directory && mode != OpenMode::kRead)) {
+      return Error(Code::kIoError, Text("open ", path, ": ", ErrnoText(makes ? EEXIST : EISDIR)));
     }
     return at->second;
   }

@@ -428,7 +428,7 @@ TEST_P(FlashTrouble, WritesThatHangDoNotHoldUpTheSyncsOfAnotherDevice) {
   auto loop = io::MakeLoop(clock, options);
   ASSERT_TRUE(loop.has_value()) << loop.error().ToString();
   io::Loop& turned = **loop;
-  auto hangs = turned.Open(mount.path() + "/file", io::OpenMode::kDirectCreate);
+  auto hangs = turned.Open(mount.path() + "/file", io::OpenMode::kDirectCreateNew);
   auto other = turned.Open(disk_.path() + "/file", io::OpenMode::kCreateNew);
   ASSERT_TRUE(hangs.has_value() && other.has_value());
   ASSERT_TRUE(turned.Preallocate(*hangs, kWrites * kBytes).ok());
