@@ -114,13 +114,13 @@ Task<bool> Reclaim::GiveUp(tier::TierOwner& owner, std::uint32_t number) {
   DeviceRegions& device = media_.DeviceOf(number);
   const DeviceUse use(device);  // a device that came back has other records in the region
   const Region& region = device.at(number);
-  auto entries = co_await tables_.Entries(device, number);
-  if (entries) {
-    co_await Evacuate(owner, *entries);
-  } else {
-    media_.log().Log(LogLevel::kWarning, "flash region ", number, ": ", entries.error().message(),
-                     "; what it holds is given up");
+  std::vector<tier::TierEntry> entries;
+  const Status read = co_await tables_.Entries(device, number, entries);
+  if (!read.ok()) {
+    media_.log().Log(LogLevel::kWarning, "flash region ", number, ": ", read.message(),
+                     "; what they name is given up");
   }
+  co_await Evacuate(owner, entries);
   // Records that are not in the table, or did not fit elsewhere.
   if (region.live_bytes() > 0 && !closing_) co_await owner.Lose(RangeOf(number, number + 1));
   if (region.live_bytes() > 0) {

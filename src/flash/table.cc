@@ -112,14 +112,13 @@ Task<Status> Tables::Read(DeviceRegions& device, std::uint32_t number, Turn& tur
                                         ": ", bad, " of ", pages, " pages of its table cannot be read"));
 }
 
-Task<Result<std::vector<tier::TierEntry>>> Tables::Entries(DeviceRegions& device, std::uint32_t number) {
+Task<Status> Tables::Entries(DeviceRegions& device, std::uint32_t number, std::vector<tier::TierEntry>& all) {
   DeviceUse use(device);
   const Region& region = device.at(number);
-  std::vector<tier::TierEntry> all;
-  all.reserve(region.entries());
   if (!device.in_service()) {
-    co_return Error(Code::kIoError, Text("flash device ", device.path(), ": is out of service"));
+    co_return Status(Code::kIoError, Text("flash device ", device.path(), ": is out of service"));
   }
+  all.reserve(region.entries());
   if (!region.pages().empty()) {
     for (std::uint32_t at = 0, page = 0; at < region.entries(); ++page) {
       const std::uint32_t count = std::min(region.entries() - at, kPageEntries);
@@ -127,13 +126,11 @@ Task<Result<std::vector<tier::TierEntry>>> Tables::Entries(DeviceRegions& device
       at += count;
       co_await Yield();
     }
-    co_return all;
+    co_return Status();
   }
   Turn turn;
   const Found collect = [this, &all](std::span<const tier::TierEntry> slice) { return Collect(all, slice); };
-  const Status status = co_await Read(device, number, turn, collect);
-  if (!status.ok()) co_return Error(status);
-  co_return all;
+  co_return co_await Read(device, number, turn, collect);
 }
 
 Task<void> Tables::Collect(std::vector<tier::TierEntry>& all, std::span<const tier::TierEntry> slice) {

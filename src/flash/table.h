@@ -35,8 +35,9 @@ class Tables final {
   Task<Status> Write(DeviceRegions& device, std::uint32_t region);
   // Pages as they are on the device, each checked for itself. kIoError: not all of them could be read.
   Task<Status> Read(DeviceRegions& device, std::uint32_t region, Turn& turn, const Found& found);
-  // All entries, whether the table is on the device or could not be written. kIoError: as Read.
-  Task<Result<std::vector<tier::TierEntry>>> Entries(DeviceRegions& device, std::uint32_t region);
+  // All entries are added to `all`, whether the table is on the device or could not be written. kIoError: as
+  // Read, and those of the pages that could be read were added.
+  Task<Status> Entries(DeviceRegions& device, std::uint32_t region, std::vector<tier::TierEntry>& all);
   // Entries that are sound and name records in units [from, to) of the region.
   void Decode(std::uint32_t region, const std::byte* entries, std::uint32_t count, std::uint32_t from,
               std::uint32_t to, std::vector<tier::TierEntry>& out) const;

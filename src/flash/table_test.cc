@@ -36,6 +36,12 @@ struct Full : World {
     for (std::size_t i = 0; i < kept.size(); i += 97) EXPECT_TRUE(node->Fetch(kept[i]).ok()) << i;
   }
 
+  // Of region 0: it begins behind the last record.
+  std::uint64_t TableAt() const {
+    const Kept& last = kept[in_first - 1];
+    return kSuperBytes + last.unit() * 512ull + last.bytes;
+  }
+
   std::vector<Kept> kept;
   std::uint32_t in_first = 0;
 };
@@ -74,13 +80,27 @@ TEST(FlashTable, OfManyPagesIsReadWholeWhereItsRegionIsGivenUp) {
   world.Stop();
 }
 
+TEST(FlashTable, R11APageThatCannotBeReadCostsAReclaimWhatItNamedAlone) {
+  Full world(4);
+  world.Stop();
+  world.disk.Flip("/flash0/flash", world.TableAt() + 17 * kPageBytes, std::byte{1});
+  ASSERT_TRUE(world.Start().ok());
+  ASSERT_EQ(world->found.size(), world.kept.size() - kPageEntries);
+  world->owner.keep = [](const tier::TierEntry&, std::uint64_t, std::uint64_t) { return true; };
+  world->tier->Reclaim(true);
+  world.loop->RunUntilIdle();
+  EXPECT_EQ(world->owner.asked.size(), world.in_first - kPageEntries);
+  EXPECT_EQ(world->owner.losses, 0u);
+  EXPECT_EQ(world->owner.live.size(), world->found.size());
+  EXPECT_EQ(world->tier->counters().released_regions.value(), 1u);
+  world.Stop();
+}
+
 // What a device lost of a table leaves what lay there before.
 TEST(FlashTable, R11APageOfAnotherEpochOrPlaceCostsWhatItNamed) {
   Full world(3);
   world.Stop();
-  // It begins behind the last record.
-  const Kept& last = world.kept[world.in_first - 1];
-  const std::uint64_t table = kSuperBytes + last.unit() * 512ull + last.bytes;
+  const std::uint64_t table = world.TableAt();
   const std::uint32_t pages = PagesFor(world.in_first);
   const auto page = [&](std::uint64_t at) {
     const auto from = world.disk.Bytes("/flash0/flash").subspan(table + at * kPageBytes, kPageBytes);
