@@ -21,6 +21,13 @@ bool AllZero(std::span<const std::byte> bytes) {
   return std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; });
 }
 
+// A path to the device may fail over, and a medium need one more look: whatever lies behind depends on it.
+Task<Status> ReadTwice(Device& device, std::span<std::byte> into, std::uint64_t offset) {
+  Status status = co_await device.Read(into, offset);
+  if (!status.ok()) status = co_await device.Read(into, offset);
+  co_return status;
+}
+
 }  // namespace
 
 // Tasks that are dropped where whoever waits for them is dropped.
@@ -87,6 +94,7 @@ Task<void> Recovery::Scan(DeviceRegions& device, std::uint32_t number, const Fou
   std::uint32_t unit = 1;
   std::uint64_t least = UINT64_MAX;
   std::vector<tier::TierEntry> slice;
+  Status unreadable;
   for (;;) {
     std::span<const std::byte> head_bytes;
     std::expected<BatchHeader, FlashFault> head = std::unexpected(FlashFault::kShort);
@@ -100,14 +108,12 @@ Task<void> Recovery::Scan(DeviceRegions& device, std::uint32_t number, const Fou
       if (head || head.error() != FlashFault::kShort || tries == 1 || unit >= geometry.units() - 1) break;
       in_buffer = unit;
       in_buffer_units = std::min(kScanBytes / unit_bytes, geometry.units() - 1 - unit);
-      const Status status = co_await device.device().Read(
-          buffer.bytes().first(std::size_t{in_buffer_units} * unit_bytes), device.OffsetOf(number, unit));
-      if (!status.ok()) {
-        in_buffer_units = 0;
-        break;
-      }
+      unreadable =
+          co_await ReadTwice(device.device(), buffer.bytes().first(std::size_t{in_buffer_units} * unit_bytes),
+                             device.OffsetOf(number, unit));
+      if (!unreadable.ok()) break;
     }
-    if (!head || head->epoch != region.epoch() || head->unit != unit) break;
+    if (!unreadable.ok() || !head || head->epoch != region.epoch() || head->unit != unit) break;
     const auto head_units =
         static_cast<std::uint32_t>(RoundUp(BatchHeadBytes(head->entries), unit_bytes) / unit_bytes);
     const std::uint64_t end = std::uint64_t{unit} + head->units;
@@ -125,7 +131,13 @@ Task<void> Recovery::Scan(DeviceRegions& device, std::uint32_t number, const Fou
   }
   region.FoundTable(unit, region.entries(), true);
   device.SetLeast(number, least);
-  co_await NoteMoreBehind(device, number, unit, buffer);
+  if (unreadable.ok()) {
+    co_await NoteMoreBehind(device, number, unit, buffer);
+  } else {
+    media_.log().Log(LogLevel::kWarning, "flash device ", device.path(), ": region ", number - device.first(),
+                     " cannot be read from unit ", unit, " on (", unreadable.message(),
+                     "); what lies there is lost");
+  }
 }
 
 // Of appends that come together a kill may leave a later one without an earlier one: nobody was told of it.

@@ -394,6 +394,32 @@ TEST(FlashRecovery, AHeaderThatCannotBeReadCostsItsRegionAlone) {
   world.Stop();
 }
 
+// A path to the device that fails over, or a medium that needs one more look.
+TEST(FlashRecovery, P7AReadThatFailsOnceCostsNothingOfAnOpenRegion) {
+  for (const int failures : {1, 2}) {
+    SCOPED_TRACE(failures);
+    World world(8, TestOptions(1, 512, 6));
+    ASSERT_TRUE(world.Start().ok());
+    std::vector<Kept> kept;
+    for (std::uint64_t n = 1; n <= 5; ++n) kept.push_back(world->Append({n}, {5'000})->front());
+    ASSERT_EQ(kept.back().region(), kept.front().region());
+    world.loop->Kill([](const void*, std::size_t) { return false; }).LandAll();
+    world.Ended();
+    const std::uint64_t first_batch = kSuperBytes + kept.front().region() * kTestRegionBytes + 512;
+    int left = failures;
+    world.disk.set_faults([&](const io::IoRequest& request, const std::string&) {
+      const bool fail =
+          request.kind == io::IoRequest::Kind::kRead && request.offset == first_batch && left-- > 0;
+      return fail ? io::Fault{io::FaultKind::kIoError} : io::Fault{};
+    });
+    ASSERT_TRUE(world.Start().ok());
+    EXPECT_EQ(world->found.size(), failures == 1 ? kept.size() : 0);
+    world->Close();
+    EXPECT_EQ(world->Logged("region 0 cannot be read from unit 1 on"), failures == 2);
+    world.Ended();
+  }
+}
+
 // Bits rot anywhere: what is then found and fetched is what was written, or it is a miss.
 TEST(FlashRecovery, AFlippedBitAnywhereNeverGivesAWrongRecord) {
   std::uint64_t whole = 0, missed = 0;
