@@ -100,10 +100,10 @@ struct PageHeader {
   std::uint32_t entries = 0;  // 1 to kPageEntries
 };
 constexpr std::uint32_t PagesFor(std::uint32_t entries) {
-  return (entries + kPageEntries - 1) / kPageEntries;
+  return entries / kPageEntries + (entries % kPageEntries != 0);
 }
 constexpr std::uint64_t TableBytes(std::uint32_t entries) {
-  return std::uint64_t{kEntryBytes} * (entries + PagesFor(entries));
+  return kEntryBytes * (std::uint64_t{entries} + PagesFor(entries));
 }
 constexpr std::uint32_t PageUsedBytes(std::uint32_t entries) { return kEntryBytes * (entries + 1); }
 // Its entries were encoded already, at PageUsedBytes(i).

@@ -163,6 +163,15 @@ TEST(FlashFormat, EveryDamageHasItsFault) {
 }
 
 // What an entry alone can say is wrong: its CRC is its batch's or its page's.
+TEST(FlashFormat, ATableOfAnyCountHasItsSize) {
+  EXPECT_EQ(TableBytes(0), 0u);
+  EXPECT_EQ(TableBytes(kPageEntries), kPageBytes);
+  EXPECT_EQ(TableBytes(kPageEntries + 1), kPageBytes + 2 * kEntryBytes);
+  for (const std::uint32_t entries : {0xff800100u, UINT32_MAX}) {
+    EXPECT_GT(TableBytes(entries), std::uint64_t{entries} * kEntryBytes) << entries;
+  }
+}
+
 TEST(FlashFormat, AnEntryThatCannotBeIsNone) {
   const auto decodes = [](auto change) {
     std::byte bytes[kEntryBytes];
