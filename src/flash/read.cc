@@ -74,7 +74,7 @@ Task<Result<tier::FetchedRecord>> RecordReader::Fetch(tier::Location location, s
     status = co_await reading.device().Read(into, reading.begin());
   }
   auto fetched = Check(location, into, into.size(), reading.epoch(), std::move(status));
-  if (fetched) media_.counters().fetched_bytes.Add(into.size());
+  if (fetched) Served(into.size());
   co_return fetched;
 }
 
@@ -99,8 +99,13 @@ Task<Result<tier::FetchedRecord>> RecordReader::FetchSome(tier::Location locatio
     if (status.ok()) status = std::move(other);
   }
   auto fetched = Check(location, trailer, record_bytes, reading.epoch(), std::move(status));
-  if (fetched) media_.counters().fetched_bytes.Add(trailer.size() + body.size());
+  if (fetched && !body.empty()) Served(trailer.size() + body.size());
   co_return fetched;
+}
+
+void RecordReader::Served(std::uint64_t bytes) {
+  media_.counters().fetched_records.Add();
+  media_.counters().fetched_bytes.Add(bytes);
 }
 
 Result<tier::FetchedRecord> RecordReader::Check(const tier::Location& location,
@@ -123,7 +128,6 @@ Result<tier::FetchedRecord> RecordReader::Check(const tier::Location& location,
                                    on_device.unit, ": is not the record that was written there"));
   }
   device.device().Sound();
-  media_.counters().fetched_records.Add();
   return *fetched;
 }
 

@@ -20,6 +20,7 @@ class RecordReader final {
   std::int64_t EstimateUs(const tier::Location& location, std::uint64_t bytes) const;
   Task<Result<tier::FetchedRecord>> Fetch(tier::Location location, std::span<std::byte> into,
                                           const tier::Tier::Arrived* arrived);
+  // Without a body the record is only checked or moved: that is nothing that flash served.
   Task<Result<tier::FetchedRecord>> FetchSome(tier::Location location, std::uint64_t record_bytes,
                                               std::span<std::byte> trailer, std::uint64_t offset,
                                               std::span<std::byte> body);
@@ -29,6 +30,7 @@ class RecordReader final {
   class Reading;
   // Of the record of so many bytes there; none but kMiss where it cannot lie, or kIoError.
   Status CheckPlace(const tier::Location& location, std::uint64_t record_bytes) const;
+  void Served(std::uint64_t bytes);
   // The record in the bytes of a read that ended with `status` while its region had `epoch`, checked.
   Result<tier::FetchedRecord> Check(const tier::Location& location, std::span<const std::byte> trailer,
                                     std::uint64_t record_bytes, std::uint64_t epoch, Status status);

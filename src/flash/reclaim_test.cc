@@ -287,6 +287,8 @@ TEST(FlashReclaim, WhatItWritesIsACostOfWhatIsNew) {
   world.Reclaim();
   const double moved = static_cast<double>(world.kept.size() * world.kept.front().bytes);
   EXPECT_DOUBLE_EQ(world->tier->write_costs().moved, moved / fresh);
+  EXPECT_EQ(world.Counters().fetched_records.value(), 0u) << "nobody was served";
+  EXPECT_EQ(world.Counters().fetched_bytes.value(), 0u);
   world.Stop();
 }
 

@@ -71,7 +71,7 @@ Task<void> Scrubber::ScrubLower(catalog::BlockId block, catalog::Forest::Copy co
   const std::uint64_t bytes = context_.catalog.RecordBytesOf(tree, copy.group, copy.body_bytes);
   if (bytes == 0) co_return;
   const AlignedBytes buffer(bytes);
-  auto fetched = co_await lower_->Fetch(copy.location, buffer.span(), nullptr);
+  auto fetched = co_await lower_->FetchSome(copy.location, bytes, buffer.span(), 0, {});
   bool sound = false;
   if (fetched && fetched->seal.body_bytes() == copy.body_bytes) {
     memory::VerifyBodyTask check(context_.movers, buffer.span().data(), fetched->seal);
