@@ -546,6 +546,9 @@ TEST_F(CellTest, FloorBeyondWhatEtcdHasCostsWhatIsHereAndEndsNobody) {
   ASSERT_TRUE(dropped.has_value());
   EXPECT_EQ(dropped->applied, 2u);
   EXPECT_FALSE(Has(1, KeyOf(1)));
+  std::vector<std::uint64_t> notes;
+  const std::vector<BlockKey> chain = {KeyOf(1)};
+  EXPECT_EQ(member(0).Admit(*member(1).Answering(), name_, chain, &notes), Verdict::kTake);
 }
 
 TEST_F(CellTest, DropInTheRevisionOfAChangeThatARestoredEtcdHasLostIsNotMissed) {

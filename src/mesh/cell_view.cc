@@ -27,13 +27,16 @@ Acknowledgement AcknowledgedBy(const CellView& view, const std::map<std::uint64_
   return made;
 }
 
-Footing FootingOf(const KnownBatches& known, std::int64_t trimmed, std::int64_t a, const BatchMark& last) {
-  if (last.revision > a) return Footing::kOther;
-  // Behind it every batch is known.
-  const std::int64_t from = std::max(trimmed, known.forgotten());
-  if (known.Has(last) || last.revision <= from)
-    return known.AnyIn(std::max(from, last.revision), a) ? Footing::kOther : Footing::kCommon;
-  return last.revision > known.newest() ? Footing::kAhead : Footing::kOther;
+Footing FootingOf(const KnownBatches& known, const CellFloor& floor, std::int64_t a, const BatchMark& last) {
+  const std::int64_t trimmed = std::max(floor.drops, floor.ends);
+  if (last.revision > a || a < trimmed) return Footing::kOther;
+  if (!known.Has(last) && last.revision > std::max(trimmed, known.forgotten()))
+    return last.revision > known.newest().revision ? Footing::kAhead : Footing::kOther;
+  // Behind it every batch that is kept is known. Ends are trimmed long before drops are.
+  const std::int64_t from = std::max(last.revision, known.forgotten());
+  const bool missed =
+      known.AnyIn(false, std::max(floor.drops, from), a) || known.AnyIn(true, std::max(floor.ends, from), a);
+  return missed ? Footing::kOther : Footing::kCommon;
 }
 
 HistoryStep JudgeHistory(std::uint64_t own, const EtcdPast& past, const FoundHistory& found,

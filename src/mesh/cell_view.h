@@ -3,6 +3,7 @@
 // what a history that was found means for one's own.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -37,32 +38,41 @@ struct HeardApplied {
 class KnownBatches final {
  public:
   static constexpr std::size_t kMost = 1u << 16;
-  void Add(const BatchMark& batch) {
-    marks_[batch.revision] = batch.name_hash;
-    if (marks_.size() <= kMost) return;
-    forgotten_ = marks_.begin()->first;
-    marks_.erase(marks_.begin());
+  void Add(const BatchMark& batch, bool ends) {
+    (ends ? ends_ : drops_)[batch.revision] = batch.name_hash;
+    if (drops_.size() + ends_.size() <= kMost) return;
+    const bool drop_first =
+        ends_.empty() || (!drops_.empty() && drops_.begin()->first < ends_.begin()->first);
+    Marks& oldest = drop_first ? drops_ : ends_;
+    forgotten_ = std::max(forgotten_, oldest.begin()->first);
+    oldest.erase(oldest.begin());
   }
-  void Clear() {
-    marks_.clear();
-    forgotten_ = 0;
+  bool Has(const BatchMark& batch) const { return HasIn(drops_, batch) || HasIn(ends_, batch); }
+  // One of that kind in (after, to].
+  bool AnyIn(bool ends, std::int64_t after, std::int64_t to) const {
+    const Marks& marks = ends ? ends_ : drops_;
+    const auto mark = marks.upper_bound(after);
+    return mark != marks.end() && mark->first <= to;
   }
-  bool Has(const BatchMark& batch) const {
-    const auto mark = marks_.find(batch.revision);
-    return mark != marks_.end() && mark->second == batch.name_hash;
+  // The last one; of revision 0: there is none.
+  BatchMark newest() const {
+    const BatchMark drop = NewestOf(drops_), end = NewestOf(ends_);
+    return drop.revision > end.revision ? drop : end;
   }
-  // One in (after, to].
-  bool AnyIn(std::int64_t after, std::int64_t to) const {
-    const auto mark = marks_.upper_bound(after);
-    return mark != marks_.end() && mark->first <= to;
-  }
-  // The revision of the last one; 0: there is none.
-  std::int64_t newest() const { return marks_.empty() ? 0 : marks_.rbegin()->first; }
   // Up to here, some that were seen are no longer known.
   std::int64_t forgotten() const { return forgotten_; }
 
  private:
-  std::map<std::int64_t, std::uint64_t> marks_;
+  using Marks = std::map<std::int64_t, std::uint64_t>;
+  static bool HasIn(const Marks& marks, const BatchMark& batch) {
+    const auto mark = marks.find(batch.revision);
+    return mark != marks.end() && mark->second == batch.name_hash;
+  }
+  static BatchMark NewestOf(const Marks& marks) {
+    return marks.empty() ? BatchMark() : BatchMark{marks.rbegin()->first, marks.rbegin()->second};
+  }
+
+  Marks drops_, ends_;
   std::int64_t forgotten_ = 0;
 };
 
@@ -73,10 +83,12 @@ enum class Footing : std::uint8_t {
   kOther,   // it has not applied what was seen here, or has applied what was not
 };
 
-// Of a member that has applied everything up to `a`, `last` being the last batch. `trimmed`: up to here
-// batches are no longer kept in etcd. Without this a number would vouch for what it does not mean: after a
-// restore of etcd, until somebody notices, two members can count the same revisions of different changes.
-Footing FootingOf(const KnownBatches& known, std::int64_t trimmed, std::int64_t a, const BatchMark& last);
+// Of a member that has applied everything up to `a`, `last` being the last batch. `floor`: up to here batches
+// are no longer kept in etcd, of each kind; it was raised behind both, so whoever has not come as far does
+// not follow this etcd, or has not for long. Without this a number would vouch for what it does not mean:
+// after a restore of etcd, until somebody notices, two members can count the same revisions of different
+// changes.
+Footing FootingOf(const KnownBatches& known, const CellFloor& floor, std::int64_t a, const BatchMark& last);
 
 struct Acknowledgement {
   std::size_t applied = 0, members = 0;  // so many of so many

@@ -13,8 +13,8 @@ constexpr std::int64_t kSecond = 1'000'000;
 class AcknowledgementTest : public ::testing::Test {
  protected:
   AcknowledgementTest() {
-    known_.Add(batch_);
-    known_.Add(later_);
+    known_.Add(batch_, false);
+    known_.Add(later_, false);
     view_.revision = 20;
     view_.members["a"].process_number = 1;
     view_.members["b"].process_number = 2;
@@ -63,13 +63,13 @@ TEST_F(AcknowledgementTest, WhatWasAppliedUnderAnotherHistoryOrInAnotherEtcdDoes
 class FootingTest : public ::testing::Test {
  protected:
   FootingTest() {
-    known_.Add(first_);
-    known_.Add(second_);
+    known_.Add(first_, false);
+    known_.Add(second_, false);
   }
-  Footing Of(std::int64_t a, const BatchMark& last) const { return FootingOf(known_, trimmed_, a, last); }
+  Footing Of(std::int64_t a, const BatchMark& last) const { return FootingOf(known_, floor_, a, last); }
   const BatchMark none_, first_{10, 100}, second_{20, 200};
   KnownBatches known_;
-  std::int64_t trimmed_ = 0;
+  CellFloor floor_;
 };
 
 TEST_F(FootingTest, WhatHasAppliedAllOrLessOfWhatWasSeenIsJudgedByItsNumber) {
@@ -91,13 +91,13 @@ TEST_F(FootingTest, WhatCountsTheRevisionsOfAnotherEtcdVouchesForNothing) {
 
 TEST_F(FootingTest, ABatchThatWasNotSeenYetIsWaitedFor) {
   EXPECT_EQ(Of(25, {21, 210}), Footing::kAhead);
-  known_.Add({21, 210});
+  known_.Add({21, 210}, false);
   EXPECT_EQ(Of(25, {21, 210}), Footing::kCommon);
   EXPECT_EQ(Of(25, second_), Footing::kOther);
 }
 
 TEST_F(FootingTest, OfWhatWasTrimmedNobodyHasToKnow) {
-  trimmed_ = 15;
+  floor_ = {15, 15};
   EXPECT_EQ(Of(19, {12, 120}), Footing::kCommon);
   EXPECT_EQ(Of(19, none_), Footing::kCommon);
   EXPECT_EQ(Of(20, {12, 120}), Footing::kOther);
@@ -105,9 +105,27 @@ TEST_F(FootingTest, OfWhatWasTrimmedNobodyHasToKnow) {
   EXPECT_EQ(Of(25, second_), Footing::kCommon);
 }
 
+TEST_F(FootingTest, R10WhereEndsAreTrimmedDropsThatAreKeptHaveToBeKnown) {
+  const BatchMark end{30, 300};
+  known_.Add(end, true);
+  floor_ = {0, 32};
+  EXPECT_EQ(Of(40, second_), Footing::kCommon);  // it read what etcd has when the end was gone
+  EXPECT_EQ(Of(40, {31, 310}), Footing::kCommon);
+  EXPECT_EQ(Of(40, first_), Footing::kOther);
+  EXPECT_EQ(Of(40, none_), Footing::kOther);
+  known_.Add({35, 350}, true);
+  EXPECT_EQ(Of(40, second_), Footing::kOther);
+}
+
+TEST_F(FootingTest, R10WhatHasNotComeToTheFloorVouchesForNothing) {
+  floor_ = {0, 22};
+  EXPECT_EQ(Of(21, second_), Footing::kOther);
+  EXPECT_EQ(Of(22, second_), Footing::kCommon);
+}
+
 TEST_F(FootingTest, BatchesThatWereForgottenAreAsThoseThatWereTrimmed) {
   for (std::size_t i = 0; i < KnownBatches::kMost - 1; ++i)
-    known_.Add({30 + static_cast<std::int64_t>(i), i});
+    known_.Add({30 + static_cast<std::int64_t>(i), i}, i % 2 == 0);
   EXPECT_EQ(known_.forgotten(), 10);
   EXPECT_EQ(Of(15, first_), Footing::kCommon);
   EXPECT_EQ(Of(29, second_), Footing::kCommon);

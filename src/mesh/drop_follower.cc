@@ -160,7 +160,7 @@ Task<Conclusion> DropFollower::Join() {
 void DropFollower::AddBatches(const etcd::RangeAnswer& page, bool ends, Snapshot* snapshot) const {
   for (const etcd::KeyValue& key : page.keys) {
     const BatchMark mark{key.mod_revision, BatchHash(key.key)};
-    snapshot->known.push_back(mark);
+    snapshot->known.Add(mark, ends);
     NoteChange(snapshot->last_changes, key.key, key.mod_revision, true);
     const std::uint64_t bytes = key.key.size() + key.value.size();
     (ends ? snapshot->end_bytes : snapshot->drop_bytes).emplace_back(key.mod_revision, bytes);
@@ -233,10 +233,9 @@ Task<Conclusion> DropFollower::ReadSnapshot(Snapshot* snapshot) {
     }
   }
   std::ranges::sort(snapshot->batches, {}, &Batch::revision);
-  std::ranges::sort(snapshot->known, {}, &BatchMark::revision);
   const BatchMark& last = state_.last_seen;
-  if (last.revision > std::max(snapshot->floor.drops, snapshot->floor.ends) &&
-      std::ranges::find(snapshot->known, last) == snapshot->known.end())
+  if (last.revision > std::max({snapshot->floor.drops, snapshot->floor.ends, snapshot->known.forgotten()}) &&
+      !snapshot->known.Has(last))
     snapshot->contradicted = true;
   if (snapshot->contradicted && snapshot->history.value->number == state_.history) {
     state_.past.contradicted = true;
@@ -291,8 +290,7 @@ Task<void> DropFollower::Adopt(Snapshot snapshot) {
     state_.list.RestartEnds(std::min(snapshot.header.revision, snapshot.floor.ends));
   }
   // With the list, in one step: what was listed is known.
-  state_.known.Clear();
-  for (const BatchMark& mark : snapshot.known) state_.known.Add(mark);
+  state_.known = std::move(snapshot.known);
   for (const Batch& batch : snapshot.batches) {
     if (snapshot.unreadable || (!other && batch.revision <= state_.seen)) continue;
     if (discards && batch.revision <= std::min(state_.list.begin(), state_.list.ends_begin())) continue;
@@ -311,7 +309,7 @@ Task<void> DropFollower::Adopt(Snapshot snapshot) {
   state_.witness = std::move(snapshot.witness);
   last_changes_ = std::move(snapshot.last_changes);
   read_all_at_ = snapshot.header.revision;
-  state_.last_seen = snapshot.known.empty() ? BatchMark() : snapshot.known.back();
+  state_.last_seen = state_.known.newest();
   for (const bool ends : {false, true}) {
     Retention& kept = ends ? state_.kept_ends : state_.kept_drops;
     kept.Clear();
@@ -464,7 +462,7 @@ Task<Conclusion> DropFollower::Take(std::vector<WatchEvent> events, std::int64_t
       const bool ends = key.starts_with(keys_.Ends());
       witness = {key, revision, ends};
       last = {revision, BatchHash(key)};
-      state_.known.Add(last);
+      state_.known.Add(last, ends);
       (ends ? state_.kept_ends : state_.kept_drops)
           .Add(executor().Now(), revision, key.size() + event.key.value.size());
       std::optional<std::vector<CellDrop>> batch = DecodeBatch(event.key.value);

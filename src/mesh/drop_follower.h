@@ -90,7 +90,7 @@ class DropFollower final {
     CellView view;
     std::vector<Batch> batches;  // later than what is seen, in order
     std::vector<std::pair<std::int64_t, std::uint64_t>> drop_bytes, end_bytes;  // of each batch's revision
-    std::vector<BatchMark> known;
+    KnownBatches known;
     Witness witness;
     Changes last_changes;
     bool unreadable = false;    // one of the batches

@@ -145,5 +145,35 @@ TEST_F(DropFollowerTest, R10MemberThatComesBackToAnEtcdWithoutTheLastBatchBegins
   }
 }
 
+// By who joined an etcd that was restored, for who does not reach it: what that one saw and etcd has lost is
+// in no number. Ends are trimmed after an hour, drops after a day.
+TEST_F(DropFollowerTest, R10WhatARestoredEtcdHasLostIsNotReadBackThoughEndsWereTrimmed) {
+  StartCell(3);
+  ASSERT_TRUE(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(5)})).has_value());
+  ASSERT_TRUE(AllIsDurable(2));
+  cell_.Kill(node(2));
+  cell_.RunFor(15 * kSecond);
+  const auto backup = cell_.etcd.TakeBackup();
+  ASSERT_TRUE(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(6)})).has_value());
+  const auto ended = cell_.Drop(node(0), EndOf(name_, 7));
+  ASSERT_TRUE(ended.has_value());
+  cell_.RunFor(CellLimits::kTrimAgeUs + kSecond);
+  ASSERT_TRUE(cell_.loop->BlockOn(member(0).Trim({0, ended->revision})).ok());
+  ASSERT_TRUE(cell_.RunUntil(kSecond, [&] { return member(0).state().floor.ends == ended->revision; }));
+  for (const char* host : {"a", "b"}) cell_.etcd.Cut(host);
+  cell_.etcd.Restore(*backup);
+  cell_.Start(node(2));
+  const std::vector<BlockKey> dropped = {KeyOf(6)};
+  std::vector<std::uint64_t> notes;
+  for (int changes = 0; changes < 20; ++changes) {
+    ASSERT_TRUE(cell_.RunUntil(5 * kSecond, [&] {
+      return member(2).joined() && member(2).state().applied == cell_.etcd.header().revision;
+    }));
+    ASSERT_EQ(member(2).state().history, member(0).state().history);
+    EXPECT_NE(member(0).Admit(*member(2).Answering(), name_, dropped, &notes), Verdict::kTake) << changes;
+    Commit(keys_.prefix() + "another", "value");
+  }
+}
+
 }  // namespace
 }  // namespace cistern::mesh

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mesh/member.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/event.h"
@@ -92,8 +93,10 @@ bool Member::Same(const Answered& answered) const {
 }
 
 Footing Member::FootingOn(const Answered& answered) const {
-  const std::int64_t trimmed = std::max(state_.floor.drops, state_.floor.ends);
-  return FootingOf(state_.known, trimmed, answered.a, answered.last);
+  // No floor lies behind its own key, whoever wrote it.
+  const CellFloor floor{std::min(state_.floor.drops, state_.floor_revision),
+                        std::min(state_.floor.ends, state_.floor_revision)};
+  return FootingOf(state_.known, floor, answered.a, answered.last);
 }
 
 bool Member::Behind(const Answered& answered) const {
