@@ -199,7 +199,7 @@ class GatewayClient final : public Etcd {
     }
     co_return Error(std::move(last));
   }
-  // A stream at it broke, or it wants another login.
+  // A stream at it broke, or what it says is no answer, or it wants another login.
   void StreamEnded(const std::string& endpoint, bool login_again) {
     if (login_again) token_.clear();
     for (Endpoint& each : endpoints_) {
@@ -283,7 +283,7 @@ class GatewayClient final : public Etcd {
       reply.status = Status(passing ? Code::kTooLate : Code::kIoError,
                             Text("etcd ", reply.endpoint, ": HTTP ", status, " (", Shown(reply.body),
                                  "): this is no gateway of etcd's API, version 3"));
-      reply.ask_another = passing && may_repeat;
+      reply.ask_another = may_repeat;
       return;
     }
     reply.status = StatusOf(reply.endpoint, *error);
@@ -299,6 +299,7 @@ class GatewayClient final : public Etcd {
       reply = co_await asked;
       if (!reply.status.ok()) co_return reply;
       const Result<std::string> version = ReadVersion(reply.body);
+      reply.ask_another = true;
       if (!version) {
         reply.status = Named(reply, version.error());
         co_return reply;
@@ -310,6 +311,7 @@ class GatewayClient final : public Etcd {
         co_return reply;
       }
       endpoint.checked = true;
+      reply.ask_another = false;
     }
     if (!options_.user.empty() && token_.empty() && !needs_no_login_) {
       auto asked = Exchange(endpoint, "/v3/auth/authenticate",
@@ -354,7 +356,9 @@ class GatewayClient final : public Etcd {
     for (std::size_t tried = 0; tried < endpoints_.size(); ++tried) {
       Endpoint& endpoint = Preferred();
       reply = co_await AskOne(endpoint, question, Share(deadline, tried), deadline);
-      if (reply.status.code() == Code::kTooLate || reply.ask_another) Avoid(endpoint);
+      const Code code = reply.status.code();
+      // Nor is a transaction sent anew to what is no etcd, or is one in trouble.
+      if (code == Code::kTooLate || code == Code::kIoError || reply.ask_another) Avoid(endpoint);
       if (reply.status.ok() || !reply.ask_another) co_return reply;
       open = open || reply.status.code() == Code::kTooLate;
       if (deadline <= loop_.clock().Now()) break;
@@ -372,7 +376,10 @@ class GatewayClient final : public Etcd {
     if (!reply.status.ok()) co_return Error(std::move(reply.status));
     auto reading = read(executor(), reply.body);
     auto answer = co_await reading;
-    if (!answer) co_return Error(Named(reply, answer.error()));
+    if (!answer) {
+      StreamEnded(reply.endpoint, false);
+      co_return Error(Named(reply, answer.error()));
+    }
     co_return std::move(answer);
   }
 
@@ -408,10 +415,10 @@ Status GatewayWatch::Ended() {
   const std::string rest = transfer_->TakeAll();
   if (transfer_->failure().empty() && transfer_->status() != kHttpOk) {
     const std::optional<GatewayError> error = ReadGatewayError(rest);
+    client_.StreamEnded(endpoint_, error && WantsNewLogin(*error));
     if (!error)
       return Status(Code::kIoError, Text("etcd ", endpoint_, ": HTTP ", transfer_->status(), " (",
                                          Shown(rest), ") instead of a watch"));
-    client_.StreamEnded(endpoint_, WantsNewLogin(*error));
     const Status status = StatusOf(endpoint_, *error);
     return status.code() == Code::kTooLate ? Status(Code::kGone, std::string(status.message())) : status;
   }
@@ -423,7 +430,10 @@ Status GatewayWatch::Ended() {
 Task<Result<std::vector<WatchEvent>>> GatewayWatch::Take(std::string line) {
   const std::size_t bytes = line.size();
   auto message = co_await ReadWatchMessage(executor(), line);
-  if (!message) co_return Error(Code::kIoError, Text("etcd ", endpoint_, ": ", message.error().message()));
+  if (!message) {
+    client_.StreamEnded(endpoint_, false);
+    co_return Error(Code::kIoError, Text("etcd ", endpoint_, ": ", message.error().message()));
+  }
   if (message->error) {
     client_.StreamEnded(endpoint_, WantsNewLogin(*message->error));
     const Status status = StatusOf(endpoint_, *message->error);

@@ -419,6 +419,31 @@ TEST_F(GatewayTest, RefusalsHaveTheCodesThatSayWhatToDo) {
   }
 }
 
+// Such as one with the port for etcd's own members, among the others.
+TEST_F(GatewayTest, AnEndpointThatIsNoEtcdKeepsNobodyFromTheOthers) {
+  const std::string body = R"({"header":{"cluster_id":"1","member_id":"1","revision":"5","raft_term":"1"}})";
+  for (const bool too_old : {false, true}) {
+    SCOPED_TRACE(too_old ? "of an old version" : "no gateway");
+    FakeServer wrong([&](const std::string& path) {
+      if (path != "/version") return FakeServer::Answer("404 page not found", 404);
+      return too_old ? FakeServer::Answer(R"({"etcdserver":"3.2.0","etcdcluster":"3.2.0"})")
+                     : FakeServer::Version();
+    });
+    FakeServer good(Always(FakeServer::Answer(body)));
+    const GatewayOptions both{.endpoints = {wrong.endpoint(), good.endpoint()}};
+    EXPECT_EQ(StatusOf(Range(*Open(both), "a")).ToString(), "ok");
+    const auto etcd = Open(both);
+    const Status put = StatusOf(Put(*etcd, "a", "1"));
+    EXPECT_EQ(put.ok(), too_old) << "a transaction that was sent is sent once: " << put.ToString();
+    EXPECT_EQ(wrong.asked(), too_old ? 0 : 2);
+    EXPECT_EQ(StatusOf(Put(*etcd, "a", "1")).ToString(), "ok");
+    const auto watching = Open(both);
+    const auto watch = watching->WatchFrom({"a", ""}, 1);
+    EXPECT_FALSE(loop_->BlockOn(watch->Next(Soon())).has_value());
+    EXPECT_EQ(StatusOf(Put(*watching, "a", "1")).ToString(), "ok") << "a watch that it refused is a sign too";
+  }
+}
+
 TEST_F(GatewayTest, ATransactionIsSentOnceWhateverBecomesOfAConnectionThatWasUsedBefore) {
   FakeServer server(Always(""));
   const auto etcd = Open(server.endpoint());
