@@ -137,6 +137,37 @@ TEST_F(CellTest, MemberWhoseAddressIsAnothersIsNamedByIt) {
   EXPECT_EQ(member(0).reachable(), 0u);
 }
 
+TEST_F(CellTest, MemberWhoseAddressWasAnothersIsReachedOnceItIsMended) {
+  StartCell(2);
+  const auto acknowledged = [this](std::size_t i) {
+    return cell_.Drop(node(i), DropOfKeys(name_, {KeyOf(1)}), DropWait::kApplied, kSecond).has_value();
+  };
+  cell_.Add("c").address = member(1).options().address;
+  cell_.Start(node(2));
+  ASSERT_TRUE(cell_.RunUntil(5 * kSecond, [this] { return member(0).state().view.members.size() == 3; }));
+  cell_.RunFor(kSecond);
+  EXPECT_THAT(member(0).WhyApart("c"), HasSubstr("member 'b' answers there"));
+  cell_.Kill(node(2));
+  ASSERT_TRUE(cell_.RunUntil(20 * kSecond, [this] { return member(0).state().view.members.size() == 2; }));
+  EXPECT_TRUE(acknowledged(0));  // what c's address led to took nothing of the way to b
+  EXPECT_TRUE(acknowledged(1));
+  node(2).address.clear();
+  cell_.Start(node(2));
+  ASSERT_TRUE(Settled());
+  EXPECT_TRUE(acknowledged(0));
+}
+
+TEST_F(CellTest, MemberThatStartedElsewhereIsReachedThoughItsOldStartStillIs) {
+  StartCell(2);
+  cell_.etcd.Cut("b");
+  TestNode& other = cell_.Add("b", "other");
+  other.boot = 2;
+  cell_.Start(other);
+  ASSERT_TRUE(cell_.RunUntil(30 * kSecond, [&] { return other.member->joined(); }));
+  EXPECT_TRUE(cell_.RunUntil(kSecond, [&] { return other.member->reachable() == 1; }));
+  EXPECT_TRUE(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(1)}), DropWait::kApplied, kSecond).has_value());
+}
+
 TEST_F(CellTest, DropWaitsForAMemberThatIsCutOffUntilItsMembershipLapses) {
   StartCell(3);
   Put(2, {KeyOf(1)});

@@ -8,6 +8,7 @@
 #include "base/codec.h"
 #include "base/event.h"
 #include "base/format.h"
+#include "base/nearest.h"
 
 namespace cistern::mesh {
 namespace {
@@ -33,12 +34,13 @@ class Peers::Other final : public net::ControlHandler {
   Other& operator=(const Other&) = delete;
 
   Executor& executor() { return peers_.executor(); }
-  // What came before is heard now.
-  void Greeted(std::uint64_t process_number) {
-    process_number_ = process_number;
-    if (said_.history != 0) peers_.Heard(process_number_, said_);
-    for (const auto& [type, payload] : std::exchange(early_, {})) Notice(type, payload);
+  // The connection, which counts: now, or once it has said the first that a member says, for who dialed may
+  // have looked for another member. What came before is heard then.
+  void Serves(net::ControlConnection& connection, bool now) {
+    connection_ = &connection;
+    if (now || spoke_) Count();
   }
+  bool counts() const { return counts_; }
 
   Task<Result<std::vector<std::byte>>> Answer(std::uint16_t type, net::ConstPiece payload,
                                               Instant deadline) override {
@@ -58,15 +60,27 @@ class Peers::Other final : public net::ControlHandler {
     said.last.name_hash = in.U64();
     if (!in.ok() || said.applied < 0) return;
     said_ = said;
-    if (process_number_ != 0) peers_.Heard(process_number_, said_);
+    spoke_ = true;
+    if (counts_) {
+      peers_.Heard(process_number_, said_);
+    } else if (connection_ != nullptr) {
+      Count();
+    }
   }
 
  private:
   // Between the other's hello and the moment at which it is known here.
   static constexpr std::size_t kEarly = 64;
 
+  void Count() {
+    counts_ = true;
+    process_number_ = connection_->other().process_number;
+    peers_.List(process_number_, *connection_);
+    if (said_.history != 0) peers_.Heard(process_number_, said_);
+    for (const auto& [type, payload] : std::exchange(early_, {})) Notice(type, payload);
+  }
   void Further(std::uint16_t type, net::ConstPiece payload) {
-    if (process_number_ == 0) {
+    if (!counts_) {
       if (early_.size() < kEarly) early_.push_back({type, {payload.begin(), payload.end()}});
     } else if (type == kRailNotice) {
       const auto at = peers_.connected_.find(process_number_);
@@ -78,7 +92,9 @@ class Peers::Other final : public net::ControlHandler {
   }
 
   Peers& peers_;
-  std::uint64_t process_number_ = 0;
+  net::ControlConnection* connection_ = nullptr;  // null: it is being opened
+  bool spoke_ = false, counts_ = false;
+  std::uint64_t process_number_ = 0;  // once it counts
   HeardApplied said_;
   std::vector<std::pair<std::uint16_t, std::vector<std::byte>>> early_;
 };
@@ -173,7 +189,7 @@ std::string Peers::RailAddress(std::uint64_t peer) const {
 Task<void> Peers::Accept() {
   struct Served {
     static Task<void> Run(Peers& peers, std::unique_ptr<net::Stream> stream) {
-      const Result<std::int64_t> lasted = co_await peers.Serve(std::move(stream));
+      const Result<std::int64_t> lasted = co_await peers.Serve(std::move(stream), {});
       peers.refused_ = lasted ? Status() : lasted.error();
     }
   };
@@ -197,6 +213,7 @@ Task<void> Peers::FollowView() {
     }
     LookForNear();
     ForgetHeard();
+    redial_.Pulse();
     while (view == state_.views && !lost_) co_await state_.changed.Wait();
   }
 }
@@ -219,37 +236,48 @@ void Peers::ForgetHeard() {
   });
 }
 
+// The connection to a start that is no more in the view may go on: the next one is dialed all the same.
 Task<void> Peers::Dial(std::string id) {
   std::int64_t pause_us = PeerLimits::kLeastPauseUs;
   for (;;) {
     const auto member = state_.view.members.find(id);
     if (member == state_.view.members.end()) break;
-    const std::string address = member->second.address;
     const std::uint64_t process_number = member->second.process_number;
-    const Instant deadline = executor().Now().PlusUs(PeerLimits::kDialUs);
-    auto stream = co_await network_.Connect(address, deadline);
-    std::int64_t lasted_us = 0;
-    Status why = stream ? Status() : stream.error();
-    if (stream) {
-      const Result<std::int64_t> lasted = co_await Serve(std::move(*stream));
-      if (lasted) lasted_us = *lasted;
-      if (!lasted) why = lasted.error();
+    if (connected_.contains(process_number)) {
+      co_await redial_.Wait();
+      continue;
     }
-    not_dialed_[id] = std::move(why);
-    if (lasted_us > PeerLimits::kMostPauseUs) pause_us = PeerLimits::kLeastPauseUs;
-    const auto jitter_us = static_cast<std::int64_t>(random_.Below(static_cast<std::uint64_t>(pause_us)));
-    const Instant until = executor().Now().PlusUs(pause_us / 2 + jitter_us);
-    pause_us = std::min(2 * pause_us, PeerLimits::kMostPauseUs);
     const auto same_start = [&] {
       const auto now = state_.view.members.find(id);
       return now != state_.view.members.end() && now->second.process_number == process_number;
     };
-    while (same_start() && executor().Now() < until) (void)co_await state_.changed.Wait(until);
+    const auto dialed = std::make_shared<Dialed>();
+    tasks_.Spawn(DialOnce(id, member->second.address, dialed));
+    while (!dialed->over && same_start()) co_await redial_.Wait();
+    if (dialed->lasted_us > PeerLimits::kMostPauseUs) pause_us = PeerLimits::kLeastPauseUs;
+    const auto jitter_us = static_cast<std::int64_t>(random_.Below(static_cast<std::uint64_t>(pause_us)));
+    const Instant until = executor().Now().PlusUs(pause_us / 2 + jitter_us);
+    pause_us = std::min(2 * pause_us, PeerLimits::kMostPauseUs);
+    while (same_start() && executor().Now() < until) (void)co_await redial_.Wait(until);
     // One that has started anew has a connection soon, since drops wait for what it says.
     if (!same_start()) pause_us = PeerLimits::kLeastPauseUs;
   }
   dialed_.erase(id);
   not_dialed_.erase(id);
+}
+
+Task<void> Peers::DialOnce(std::string id, std::string address, std::shared_ptr<Dialed> dialed) {
+  const Instant deadline = executor().Now().PlusUs(PeerLimits::kDialUs);
+  auto stream = co_await network_.Connect(address, deadline);
+  Status why = stream ? Status() : stream.error();
+  if (stream) {
+    const Result<std::int64_t> lasted = co_await Serve(std::move(*stream), id);
+    if (lasted) dialed->lasted_us = *lasted;
+    if (!lasted) why = lasted.error();
+  }
+  dialed->over = true;
+  if (dialed_.contains(id)) not_dialed_[id] = std::move(why);
+  redial_.Pulse();
 }
 
 std::string Peers::WhyApart(const std::string& id) const {
@@ -275,7 +303,7 @@ struct Peers::Line {
   std::unique_ptr<net::ControlConnection> connection;
 };
 
-Task<Result<std::int64_t>> Peers::Serve(std::unique_ptr<net::Stream> stream) {
+Task<Result<std::int64_t>> Peers::Serve(std::unique_ptr<net::Stream> stream, std::string dialed) {
   ++serving_;
   auto line = std::make_unique<Line>(*this);
   const Instant began = executor().Now();
@@ -286,17 +314,19 @@ Task<Result<std::int64_t>> Peers::Serve(std::unique_ptr<net::Stream> stream) {
   if (!opened) co_return Error(opened.error());
   line->connection = std::move(*opened);
   net::ControlConnection& connection = *line->connection;
-  const std::uint64_t process_number = connection.other().process_number;
-  if (process_number == process_number_) {
+  const net::Hello& other = connection.other();
+  if (const bool itself = other.process_number == process_number_;
+      itself || (!dialed.empty() && other.member != dialed)) {
+    const std::string who = itself ? "this node itself" : Text("member '", Shown(other.member), "'");
     tasks_.Spawn(End(std::move(line)));
-    co_return Error(Code::kMismatch, "this node itself answers there; give each member its own");
+    co_return Error(Code::kMismatch, Text(who, " answers there; give each member its own"));
   }
   // Who dropped the task has dropped what it was connected to.
   struct Listed {
     Peers& peers;
-    const std::uint64_t process_number;
     net::ControlConnection& connection;
     ~Listed() {
+      const std::uint64_t process_number = connection.other().process_number;
       const auto at = peers.connected_.find(process_number);
       if (at == peers.connected_.end() || at->second.connection != &connection) return;
       peers.connected_.erase(at);
@@ -305,18 +335,25 @@ Task<Result<std::int64_t>> Peers::Serve(std::unique_ptr<net::Stream> stream) {
     }
   };
   {
-    const Listed listed{*this, process_number, connection};
-    const bool another = connected_.erase(process_number) > 0;
-    if (another && hears_ != nullptr) hears_->Disconnected(process_number);
-    connected_[process_number] = {.connection = &connection, .rail_address = {}, .untold = {}};
-    (void)connection.Tell(kAppliedNotice, Encode({state_.history, state_.applied, state_.last_applied}));
-    if (!rail_address_.empty()) (void)connection.Tell(kRailNotice, std::as_bytes(std::span(rail_address_)));
-    if (hears_ != nullptr) hears_->Connected(process_number);
-    line->other.Greeted(process_number);
+    const Listed listed{*this, connection};
+    line->other.Serves(connection, !dialed.empty());
     co_await connection.Ended();
   }
+  redial_.Pulse();
+  Status never;
+  if (!line->other.counts()) never = connection.status();
   tasks_.Spawn(End(std::move(line)));
+  if (!never.ok()) co_return Error(std::move(never));
   co_return executor().Now().UsSince(began);
+}
+
+void Peers::List(std::uint64_t process_number, net::ControlConnection& connection) {
+  const bool another = connected_.erase(process_number) > 0;
+  if (another && hears_ != nullptr) hears_->Disconnected(process_number);
+  connected_[process_number] = {.connection = &connection, .rail_address = {}, .untold = {}};
+  (void)connection.Tell(kAppliedNotice, Encode({state_.history, state_.applied, state_.last_applied}));
+  if (!rail_address_.empty()) (void)connection.Tell(kRailNotice, std::as_bytes(std::span(rail_address_)));
+  if (hears_ != nullptr) hears_->Connected(process_number);
 }
 
 // What the other side has asked may take long to answer: the next connection does not wait for it.

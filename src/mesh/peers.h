@@ -73,13 +73,23 @@ class Peers final : public PeerLinks {
     std::map<std::uint16_t, std::vector<std::byte>> untold;  // by type, the latest there was no room for
   };
 
+  // One dial of a member, until its connection ends.
+  struct Dialed {
+    bool over = false;
+    std::int64_t lasted_us = 0;
+  };
+
   void TellLatest(Connected& to, std::uint16_t type, net::ConstPiece payload);
   Task<void> TellAgain();
   Task<void> Accept();
   Task<void> FollowView();
   Task<void> Dial(std::string id);
-  // From the hello to the end of the connection; how long it lasted. Its error: it never began.
-  Task<Result<std::int64_t>> Serve(std::unique_ptr<net::Stream> stream);
+  Task<void> DialOnce(std::string id, std::string address, std::shared_ptr<Dialed> dialed);
+  // From the hello to the end of the connection; how long it lasted. Its error: it never began. `dialed`, not
+  // empty, is who is to answer there; else the other side has dialed.
+  Task<Result<std::int64_t>> Serve(std::unique_ptr<net::Stream> stream, std::string dialed);
+  // The connection to a member, from now on.
+  void List(std::uint64_t process_number, net::ControlConnection& connection);
   Task<void> End(std::unique_ptr<Line> line);
   void Heard(std::uint64_t process_number, const HeardApplied& said);
   // Of starts that are no more.
@@ -101,6 +111,7 @@ class Peers final : public PeerLinks {
   std::size_t serving_ = 0;
   std::set<std::uint64_t> near_;  // members of the view in this one's zone
   bool lost_ = false;             // a connection has ended since ForgetHeard
+  Event redial_;                  // another view, or a connection has ended
   Event behind_;                  // a connection had no room for what is to be told
   TaskGroup tasks_;
 };
