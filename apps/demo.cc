@@ -2,12 +2,9 @@
 // ./dev run: what Cistern does, to look at. A node with memory and flash and several client processes that
 // work through a chat workload with real bytes, of which memory holds a part; half way the node is killed and
 // started again. Every byte read is compared.
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -18,10 +15,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/format.h"
 #include "base/interrupt.h"
 #include "base/units.h"
+#include "child.h"
 #include "command_line.h"
 #include "daemon.h"
 #include "demo_cell.h"
@@ -167,13 +166,11 @@ class Demo {
   Demo(DemoOptions options, Interrupt& interrupt)
       : options_(std::move(options)), live_(isatty(STDOUT_FILENO) != 0), interrupt_(interrupt) {
     void* memory = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CISTERN_ASSERT(memory != MAP_FAILED);
     board_ = new (memory) Board();
   }
   ~Demo() {
-    for (pid_t pid : clients_) {
-      kill(pid, SIGKILL);
-      waitpid(pid, nullptr, 0);
-    }
+    clients_.clear();
     munmap(board_, sizeof(Board));
   }
 
@@ -198,7 +195,9 @@ class Demo {
     Result<Daemon> daemon = Daemon::Start(options_.daemon, "/dev/shm", flags);
     if (!daemon) return daemon.error();
     started_ = clock_.Now();
-    for (std::uint64_t i = 0; i < options_.clients; ++i) StartClient(*daemon, i);
+    for (std::uint64_t i = 0; i < options_.clients; ++i) {
+      if (Status status = StartClient(*daemon, i); !status.ok()) return status;
+    }
     Status status = Watch(*daemon);
     if (status.ok()) {
       PrintTable();
@@ -217,19 +216,17 @@ class Demo {
     return more ? Status() : more.error();
   }
 
-  void StartClient(const Daemon& daemon, std::uint64_t number) {
-    std::fflush(stdout);
-    pid_t pid = fork();
-    if (pid == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
+  Status StartClient(const Daemon& daemon, std::uint64_t number) {
+    Result<Child> client = Child::Start([&] {
       Status status = RunClient(options_, daemon, *board_, number);
       if (!status.ok())
         std::fprintf(stderr, "\nclient %llu: %s\n", static_cast<unsigned long long>(number),
                      status.ToString().c_str());
       board_->done[number].store(status.ok() ? 1 : 2);
-      _exit(status.ok() ? 0 : 1);
-    }
-    clients_.push_back(pid);
+    });
+    if (!client) return client.error();
+    clients_.push_back(std::move(*client));
+    return Status();
   }
 
   Status Watch(Daemon& daemon) {
@@ -356,7 +353,7 @@ class Demo {
   Probe probe_;
   std::uint64_t requests_ = 0;
   std::int64_t warm_us_ = 0;
-  std::vector<pid_t> clients_;
+  std::vector<Child> clients_;
   mutable bool wrong_ = false;
 };
 

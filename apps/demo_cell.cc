@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "demo_cell.h"
 
-#include <signal.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -17,6 +14,7 @@
 #include "base/clock.h"
 #include "base/format.h"
 #include "base/units.h"
+#include "child.h"
 #include "flash_scratch.h"
 #include "local_cell.h"
 #include "private_hosts.h"
@@ -137,10 +135,7 @@ class CellDemo {
     board_ = new (memory) Board();
   }
   ~CellDemo() {
-    for (const pid_t pid : clients_) {
-      kill(pid, SIGKILL);
-      waitpid(pid, nullptr, 0);
-    }
+    clients_.clear();
     for (std::size_t i = 0; cell_ != nullptr && i < cell_->size(); ++i) (*cell_)[i].daemon.Kill();
     for (const std::string& directory : mounted_) PrivateHosts::Leave(directory);
     cell_.reset();
@@ -151,7 +146,9 @@ class CellDemo {
     if (Status status = CountRequests(); !status.ok()) return Error(status);
     if (Status status = StartCell(); !status.ok()) return Error(status);
     started_ = clock_.Now();
-    for (std::size_t i = 0; i < options_.clients; ++i) StartClient(i);
+    for (std::size_t i = 0; i < options_.clients; ++i) {
+      if (Status status = StartClient(i); !status.ok()) return Error(status);
+    }
     if (Status status = Watch(); !status.ok()) return Error(status);
     PrintTable();
     return Sum().wrong;
@@ -217,20 +214,17 @@ class CellDemo {
     return added;
   }
 
-  void StartClient(std::size_t number) {
+  Status StartClient(std::size_t number) {
     std::vector<std::string> sockets;
     for (std::size_t i = 0; i < cell_->size(); ++i) sockets.push_back((*cell_)[i].daemon.socket());
-    std::fflush(stdout);
-    const pid_t parent = getpid(), pid = fork();
-    if (pid == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (getppid() != parent) _exit(1);
+    Result<Child> client = Child::Start([&] {
       const Status status = Client(options_, std::move(sockets), *board_, number).Run();
       if (!status.ok()) std::fprintf(stderr, "\nclient %zu: %s\n", number, status.ToString().c_str());
       board_->done[number].store(status.ok() ? 1 : 2);
-      _exit(status.ok() ? 0 : 1);
-    }
-    clients_.push_back(pid);
+    });
+    if (!client) return client.error();
+    clients_.push_back(std::move(*client));
+    return Status();
   }
 
   static Status Interrupted() { return Status(Code::kGone, "interrupted; nothing is left behind"); }
@@ -336,7 +330,7 @@ class CellDemo {
   std::vector<FlashScratch> flash_;
   std::unique_ptr<LocalCell> cell_;
   std::vector<std::string> mounted_;
-  std::vector<pid_t> clients_;
+  std::vector<Child> clients_;
   std::uint64_t requests_ = 0;
 };
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // How long leases outlive the client that took them and was killed, with and without a living forked child.
-#include <signal.h>
-#include <sys/wait.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <boost/json/parse.hpp>
 
-#include "base/format.h"
+#include "base/fd.h"
+#include "child.h"
 #include "daemon.h"
 #include "fill.h"
 #include "measure.h"
@@ -26,42 +26,52 @@ Result<std::int64_t> Leases(Store& store) {
   return status.at("now").at("leases").to_number<std::int64_t>();
 }
 
+struct Pipe {
+  Fd from, to;
+};
+
+Result<Pipe> MakePipe() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return Error(Code::kIoError, "no pipe");
+  return Pipe{.from = Fd(ends[0]), .to = Fd(ends[1])};
+}
+
 // A client process that leases all blocks, writes a byte to `ready` and waits to be killed; with a child, so
-// does a fork of it that lives on with the same descriptors, whose pid goes into the pipe after the byte.
-[[noreturn]] void LeasingClient(const Daemon& daemon, int ready, bool with_child) {
+// does a fork of it, which has the same descriptors and lives on until `lives` has no writer any more.
+void LeasingClient(const Daemon& daemon, int ready, int lives, bool with_child) {
   Result<Store> store = daemon.Connect();
   if (!store) _exit(1);
   Result<FilledBlocks> blocks = Fill(*store, kBlocks, kBlockBytes);
   if (!blocks) _exit(1);
   Result<Lease> lease = LeaseAll(*store, *blocks);
   if (!lease) _exit(1);
-  pid_t child = with_child ? fork() : 0;
-  if (with_child && child == 0) {
-    while (true) pause();
-  }
-  if (write(ready, &child, sizeof(child)) != sizeof(child)) _exit(1);
+  char byte = 1;
+  const pid_t child = with_child ? fork() : getpid();
+  if (child == 0) _exit(static_cast<int>(read(lives, &byte, 1)));
+  if (child < 0 || write(ready, &byte, 1) != 1) _exit(1);
   while (true) pause();
 }
 
 Status Measure(BenchOptions& options, const Daemon& daemon, Store& store, bool with_child) {
   Samples series;
   for (std::uint64_t round = 0; round < options.rounds; ++round) {
-    int ready[2];
-    if (pipe(ready) != 0) return Status(Code::kIoError, "no pipe");
-    pid_t client = fork();
-    if (client == 0) LeasingClient(daemon, ready[1], with_child);
-    close(ready[1]);
-    pid_t child = 0;
-    bool told = read(ready[0], &child, sizeof(child)) == sizeof(child);
-    close(ready[0]);
+    Result<Pipe> ready = MakePipe(), lives = MakePipe();
+    if (!ready) return ready.error();
+    if (!lives) return lives.error();
+    const Result<Child> client = Child::Start([&] {
+      lives->to.Close();
+      LeasingClient(daemon, ready->to.get(), lives->from.get(), with_child);
+    });
+    if (!client) return client.error();
+    ready->to.Close();
+    char byte;
+    const bool told = read(ready->from.get(), &byte, 1) == 1;
     Result<std::int64_t> before = Leases(store);
     Stopwatch watch;
-    kill(client, SIGKILL);
+    client->Kill();
     Result<std::int64_t> now = before;
     while (now && *now > 0) now = Leases(store);
     series.call_us.push_back(static_cast<double>(watch.Ns()) / 1e3);
-    waitpid(client, nullptr, 0);
-    if (child > 0) kill(child, SIGKILL);
     if (!told || !before || *before == 0) return Status(Code::kMiss, "the client to be killed got no lease");
     if (!now) return now.error();
   }

@@ -2,6 +2,12 @@
 #include "measure.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "child.h"
 
 namespace cistern {
 namespace {
@@ -26,6 +32,30 @@ TEST(Measure, QuantilesAreValuesThatOccurred) {
   EXPECT_EQ(Quantile({3, 1, 2}, 0), 1);
   EXPECT_EQ(Quantile({3, 1, 2}, 1), 3);
   EXPECT_EQ(Quantile({3, 1, 2, 4}, 0.99), 4);
+}
+
+// A pid of -1 in a kill ends every process of the user. In a child, since a process is that user's for good.
+TEST(ChildTest, WhereNoProcessCanBeStartedThatIsSaidAndNobodyIsKilled) {
+  if (geteuid() != 0) GTEST_SKIP() << "limits another user's processes: run as root";
+  constexpr uid_t kUser = 54325;
+  const pid_t bystander = fork();
+  if (bystander == 0) {
+    if (setgid(kUser) != 0 || setuid(kUser) != 0) _exit(2);
+    while (true) pause();
+  }
+  const pid_t limited = fork();
+  if (limited == 0) {
+    const rlimit limit{.rlim_cur = 1, .rlim_max = 1};
+    if (setrlimit(RLIMIT_NPROC, &limit) != 0 || setgid(kUser) != 0 || setuid(kUser) != 0) _exit(2);
+    const Result<Child> child = Child::Start([] {});
+    _exit(!child && child.error().code() == Code::kIoError ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(limited, &status, 0), limited);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_EQ(waitpid(bystander, nullptr, WNOHANG), 0);
+  kill(bystander, SIGKILL);
+  ASSERT_EQ(waitpid(bystander, nullptr, 0), bystander);
 }
 
 }  // namespace

@@ -3,10 +3,7 @@
 // what two iperf3 move in the same run, where there is an iperf3. The server lives in a child process with
 // one thread, the reader in this one, so both ends share the host's cores as iperf3's do.
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -20,6 +17,7 @@
 #include "base/format.h"
 #include "base/random_bytes.h"
 #include "base/units.h"
+#include "child.h"
 #include "io/loop.h"
 #include "line.h"
 #include "measure.h"
@@ -130,10 +128,7 @@ class Server final {
     int ends[2];
     CISTERN_ASSERT(pipe2(ends, O_CLOEXEC) == 0);
     Fd from(ends[0]), to(ends[1]);
-    pid_ = fork();
-    CISTERN_ASSERT(pid_ >= 0);
-    if (pid_ == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
+    Result<Child> process = Child::Start([&] {
       SystemClock clock;
       auto loop = io::MakeLoop(clock);
       if (!loop) _exit(1);
@@ -147,23 +142,18 @@ class Server final {
       std::list<Connection> connections;
       Task<void> accepting = Accept((*loop)->executor(), **listener, tls, source, connections);
       (*loop)->Run();
-      _exit(0);
-    }
+    });
+    CISTERN_ASSERT(process);
+    process_ = std::move(*process);
     to.Close();
     std::array<char, 64> address{};
     const ssize_t size = read(from.get(), address.data(), address.size());
     address_.assign(address.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
   }
-  ~Server() {
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-  }
-  Server(const Server&) = delete;
-  Server& operator=(const Server&) = delete;
   const std::string& address() const { return address_; }
 
  private:
-  pid_t pid_;
+  Child process_;
   std::string address_;
 };
 

@@ -2,9 +2,6 @@
 // What four honest clients pay for a hostile one beside them: the 99th percentile of their gets and puts of
 // 64 KiB, against that of the quiet phase before it. A row of a process that only computes, in as many
 // threads as the busiest stranger, tells how much of it is the processor's being taken.
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -15,6 +12,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "child.h"
 #include "daemon.h"
 #include "fill.h"
 #include "measure.h"
@@ -114,9 +112,7 @@ class HostileProcess {
   HostileProcess(const StrangerKind* kind, StrangerTask task) {
     int ready[2];
     if (pipe(ready) != 0) return;
-    pid_ = fork();
-    if (pid_ == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
+    Result<Child> process = Child::Start([&] {
       close(ready[0]);
       const char byte = 1;
       task.go_on = [] { return true; };
@@ -133,21 +129,17 @@ class HostileProcess {
         for (std::thread& spinner : spinners) spinner.join();
       }
       while (true) pause();
-    }
+    });
+    if (process) process_ = std::move(*process);
     close(ready[1]);
     char byte;
     begun_ = read(ready[0], &byte, 1) == 1;
     close(ready[0]);
   }
-  ~HostileProcess() {
-    if (pid_ <= 0) return;
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-  }
   bool begun() const { return begun_; }
 
  private:
-  pid_t pid_ = -1;
+  Child process_;
   bool begun_ = false;
 };
 

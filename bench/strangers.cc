@@ -2,11 +2,8 @@
 #include "strangers.h"
 
 #include <fcntl.h>
-#include <signal.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +18,7 @@
 #include "base/format.h"
 #include "base/random.h"
 #include "base/random_bytes.h"
+#include "child.h"
 #include "client/connection.h"
 #include "wire/protocol.h"
 
@@ -320,27 +318,19 @@ void PutsAndAbandons(const StrangerTask& task) {
 // Sessions whose descriptors a child keeps open: no hang-up comes.
 void LeavesChildrenWithItsSessions(const StrangerTask& task) {
   constexpr std::size_t kChildren = 8;
-  std::deque<pid_t> children;
-  const auto end = [&] {
-    kill(children.front(), SIGKILL);
-    waitpid(children.front(), nullptr, 0);
-    children.pop_front();
-  };
+  std::deque<Child> children;
   bool told = false;
   while (task.go_on()) {
     ConnectOptions options = task.connect;
     options.staging_bytes = 4096;
     Result<client::Connection> session = client::ConnectToNode(options);
-    const pid_t child = fork();
-    if (child == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
+    Result<Child> child = Child::Start([] {
       while (true) pause();
-    }
-    if (child > 0) children.push_back(child);
-    if (children.size() > kChildren) end();
+    });
+    if (child) children.push_back(std::move(*child));
+    if (children.size() > kChildren) children.pop_front();
     if (!std::exchange(told, true)) task.begun();
   }
-  while (!children.empty()) end();
 }
 
 }  // namespace

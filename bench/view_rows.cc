@@ -2,18 +2,17 @@
 // Leased views of 64 blocks: while the core polls, after it has gone to sleep (against a futex round trip of
 // the same run), and in a process with the node inside.
 #include <linux/futex.h>
-#include <signal.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
 
+#include "base/assert.h"
 #include "base/format.h"
+#include "child.h"
 #include "daemon.h"
 #include "fill.h"
 #include "measure.h"
@@ -37,21 +36,21 @@ void Idle() {
 class FutexPeer {
  public:
   FutexPeer() {
-    words_ = static_cast<Words2*>(
-        mmap(nullptr, sizeof(Words2), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-    pid_ = fork();
-    if (pid_ == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
+    void* memory = mmap(nullptr, sizeof(Words2), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CISTERN_ASSERT(memory != MAP_FAILED);
+    words_ = static_cast<Words2*>(memory);
+  }
+  ~FutexPeer() { munmap(words_, sizeof(Words2)); }
+  Status Start() {
+    Result<Child> child = Child::Start([this] {
       for (std::uint32_t turn = 1;; ++turn) {
         Await(words_->ask, turn);
         Set(words_->answer, turn);
       }
-    }
-  }
-  ~FutexPeer() {
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-    munmap(words_, sizeof(Words2));
+    });
+    if (!child) return child.error();
+    child_ = std::move(*child);
+    return Status();
   }
   void RoundTrip() {
     ++turn_;
@@ -76,7 +75,7 @@ class FutexPeer {
     }
   }
   Words2* words_;
-  pid_t pid_;
+  Child child_;
   std::uint32_t turn_ = 0;
 };
 
@@ -144,7 +143,9 @@ Status Embedded(BenchOptions& options) {
 
 Status BenchViews(BenchOptions& options) {
   options.progress("views_64");
-  FutexPeer futex;  // forked first: this process has no threads of a node yet
+  FutexPeer futex;
+  // First: this process has no threads of a node yet.
+  if (Status status = futex.Start(); !status.ok()) return status;
   {
     Result<Daemon> daemon = Daemon::Start(options.daemon, options.memory_dir, {"--memory", "512MiB"});
     if (!daemon) return daemon.error();
