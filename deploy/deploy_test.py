@@ -38,6 +38,14 @@ class Deploy(unittest.TestCase):
             sys.argv = argv
         return self.directory / "manuals"
 
+    def test_an_image_is_built_of_what_git_has_and_of_nothing_that_was_built(self) -> None:
+        root = HERE.parent
+        ignored = (root / ".gitignore").read_text().split() + ["/.git/"]
+        left_out = (root / ".dockerignore").read_text().splitlines()
+        for line in ignored:
+            one = line.rstrip("/")
+            self.assertIn(one if one.startswith("/") else f"**/{one}", left_out)
+
     def test_each_command_and_option_has_its_place_in_a_manual_page(self) -> None:
         out = self.written()
         commands = json.loads(run(BIN / "cistern", "--describe").stdout)["commands"]
