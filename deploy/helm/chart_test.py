@@ -48,14 +48,15 @@ class TheChart(Manifests):
             "image": {"repository": "registry/cistern", "tag": "1", "pullPolicy": "Always"},
             "imagePullSecrets": [{"name": "s"}], "user": 5, "group": 6, "memory": "1GiB",
             "flash": [{"path": "/mnt/a", "size": "1TiB"}, {"path": "/mnt/b", "size": "2TiB"}],
-            "clients": ["any"], "port": 9000, "settings": {"flash_budget": "2TiB/day", "movers": 2},
+            "clients": ["any"], "port": 9000,
+            "settings": {"flash_budget": "2TiB/day", "movers": 2, "quota": ["<a&b>:memory=1MiB"]},
             "nodeSelector": {"gpu": "yes"}, "tolerations": [{"operator": "Exists"}], "affinity": {"nodeAffinity": {}},
             "podAnnotations": {"a": "b"}, "podMonitor": {"enabled": True, "interval": "5s"},
         }))
         pod = found["DaemonSet"]["spec"]["template"]
         settings = found["ConfigMap"]["data"]["cistern.toml"].splitlines()
         for line in ('memory = "1GiB"', 'clients = ["any"]', 'http = "0.0.0.0:9000"', 'flash_budget = "2TiB/day"',
-                     "movers = 2", 'flash = ["/flash/0:1TiB", "/flash/1:2TiB"]'):
+                     "movers = 2", 'quota = ["<a&b>:memory=1MiB"]', 'flash = ["/flash/0:1TiB", "/flash/1:2TiB"]'):
             self.assertIn(line, settings)
         self.assertEqual([one["hostPath"]["path"] for one in pod["spec"]["volumes"] if "flash-" in one["name"]],
                          ["/mnt/a", "/mnt/b"])

@@ -16,17 +16,17 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{/* JSON's strings, numbers, switches and lists of strings are TOML's too. */}}
 {{- define "cistern.config" -}}
-memory = {{ .Values.memory | toJson }}
+memory = {{ .Values.memory | toRawJson }}
 memory_dir = "/memory/cistern"
 socket = "/sockets/cistern.sock"
 http = "0.0.0.0:{{ .Values.port }}"
-clients = {{ .Values.clients | default (list (printf "group:%d" (int .Values.group))) | toJson }}
+clients = {{ .Values.clients | default (list (printf "group:%d" (int .Values.group))) | toRawJson }}
 {{- if .Values.flash }}
 flash = [
-{{- range $at, $one := .Values.flash }}{{ if $at }}, {{ end }}{{ printf "/flash/%d:%s" $at $one.size | toJson }}{{ end -}}
+{{- range $at, $one := .Values.flash }}{{ if $at }}, {{ end }}{{ printf "/flash/%d:%s" $at $one.size | toRawJson }}{{ end -}}
 ]
 {{- end }}
 {{- range $name, $value := .Values.settings }}
-{{ $name }} = {{ $value | toJson }}
+{{ $name }} = {{ $value | toRawJson }}
 {{- end }}
 {{- end }}
