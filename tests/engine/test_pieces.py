@@ -66,6 +66,8 @@ def test_wrong_option_named_with_its_value(extra: dict[str, object], says: str) 
 
 def test_parameters_foreign_ignored_wrong_means_neither() -> None:
     assert options.read_parameters({"do_remote_prefill": True, "ttl_s": 3}) == (options.RequestParameters(), [])
+    nothing = {"cistern.ttl_s": None, "cistern.conversation": None}  # as a client says what it does not set
+    assert options.read_parameters(nothing) == (options.RequestParameters(), [])
     parameters, _ = options.read_parameters({"cistern.ttl_s": 3, "cistern.no_load": True})
     assert parameters == options.RequestParameters(no_load=True, ttl_s=3)
     parameters, wrong = options.read_parameters({"cistern.no_svae": True})

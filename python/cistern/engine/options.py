@@ -254,6 +254,8 @@ def read_parameters(params: Any) -> tuple[RequestParameters, list[str]]:
         if name not in known:
             wrong.append(f"{key}: unknown; known: {', '.join(PREFIX + one for one in known)}")
             continue
+        if value is None and known[name].default is None:
+            continue
         try:
             values[name] = known[name].metadata["check"](key, value)
         except WrongOption as error:
