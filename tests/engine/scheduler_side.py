@@ -16,7 +16,7 @@ import cistern.engine.shared_session as shared_module
 from cistern import MatchResult, MatchRun, NamespaceSpec
 from cistern.engine import options
 from cistern.engine.coordinator import Coordinator
-from cistern.engine.facts import EngineFacts, GroupFacts
+from cistern.engine.facts import EngineFacts, GroupFacts, host
 from cistern.engine.identity import Fields
 from cistern.engine.orders import RankFacts, RankReport, SaveOrder
 from cistern.engine.request import Adapter
@@ -135,7 +135,7 @@ def make(facts: EngineFacts = FACTS, **more: object) -> Coordinator:
     chosen = options.read({"socket": "/nowhere/socket", "start_node": False, **more})
     made = Coordinator(chosen, facts, lambda: Fields((("test", "waits"),)), lambda: (("hash", "sha256"),))
     made.use_pages(Pool())
-    made.handle_reports([RankReport(0, 0, facts=RankFacts(0, "here", "cpu", "", (64,), ("x",)))], set())
+    made.handle_reports([RankReport(0, 0, facts=RankFacts(0, host(), "cpu", "", (64,), ("x",)))], set())
     return made
 
 

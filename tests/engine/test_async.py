@@ -19,6 +19,7 @@ pytest.importorskip("vllm")
 from harness import transfer_config  # noqa: E402
 
 import cistern.engine.coordinator as coordinator_module  # noqa: E402
+from cistern.engine.facts import host  # noqa: E402
 from cistern.engine.orders import LoadReport, RankFacts, RankReport, SaveReport, StepOrders  # noqa: E402
 from cistern.engine.session import Session, SessionSpec  # noqa: E402
 from cistern.store import MatchResult, MatchRun  # noqa: E402
@@ -120,7 +121,7 @@ class MockWorker:
             begun=orders.step if orders.looks else 0,
         )
         if not self.reported_facts:
-            report.facts, self.reported_facts = RankFacts(0, "here", "cpu", "", (1,), ("mock",)), True
+            report.facts, self.reported_facts = RankFacts(0, host(), "cpu", "", (1,), ("mock",)), True
         output = KVConnectorOutput(kv_connector_worker_meta=Reports([report]))
         self.copy_some(report)
         self.load_some(report, output)

@@ -18,7 +18,7 @@ from harness import transfer_config
 
 import cistern.vllm
 from cistern.engine import keys, options
-from cistern.engine.facts import ConfigurationError, EngineFacts, GroupFacts
+from cistern.engine.facts import ConfigurationError, EngineFacts, GroupFacts, host
 from cistern.engine.files import UnknownIdentity
 from cistern.engine.orders import RankFacts, SaveOrder
 from cistern.engine.rank import Rank
@@ -448,7 +448,7 @@ def test_ranks_on_several_hosts_do_not_share(caplog: pytest.LogCaptureFixture, r
     node = SimpleNamespace(session=None, refusal="", failures=0, start_failure="", open=lambda spec: None)
     chosen = options.Options(required=required)
     shared = SharedSession(chosen, FACTS, lambda: None, lambda: (), node, lambda: None)  # type: ignore[arg-type]
-    shared.add_rank(RankFacts(0, "here", "cpu", "", (1,), ("one",)))
+    shared.add_rank(RankFacts(0, host(), "cpu", "", (1,), ("one",)))
     assert not shared.refused
     other = RankFacts(1, "there", "cpu", "", (1,), ("one",))
     if required:
@@ -459,6 +459,14 @@ def test_ranks_on_several_hosts_do_not_share(caplog: pytest.LogCaptureFixture, r
         assert shared.refused and "run all ranks of an engine on one" in caplog.text
 
 
+def test_ranks_on_another_host_than_their_scheduler_do_not_share(caplog: pytest.LogCaptureFixture) -> None:
+    """The node is on its host: they would look for it on theirs for ever, and requests of the start would wait."""
+    node = SimpleNamespace(session=None, refusal="", failures=0, start_failure="", open=lambda spec: None)
+    shared = SharedSession(options.Options(), FACTS, lambda: None, lambda: (), node, lambda: None)  # type: ignore[arg-type]
+    shared.add_rank(RankFacts(0, "there", "cpu", "", (1,), ("one",)))
+    assert shared.refused and "with its scheduler" in caplog.text
+
+
 def test_nobody_waits_while_the_weights_are_read() -> None:
     opened: list[Any] = []
     known: list[identity.Fields] = []
@@ -466,7 +474,7 @@ def test_nobody_waits_while_the_weights_are_read() -> None:
     shared = SharedSession(
         options.Options(), FACTS, lambda: known[0] if known else None, lambda: (), node, lambda: None  # type: ignore[arg-type]
     )
-    shared.add_rank(RankFacts(0, "here", "cpu", "", (1,), ("one",)))
+    shared.add_rank(RankFacts(0, host(), "cpu", "", (1,), ("one",)))
     shared.specify_first()
     assert not opened and not shared.expected(0)
     known.append(identity.Fields((("weights", "files 17"),)))

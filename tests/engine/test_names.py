@@ -12,6 +12,7 @@ from harness import transfer_config
 from test_fields import FACTS, SMALL, Folder, groups
 
 from cistern.engine import options
+from cistern.engine.facts import host
 from cistern.engine.identity import Fields
 from cistern.engine.orders import RankFacts
 from cistern.engine.shared_session import SharedSession
@@ -41,7 +42,7 @@ def test_an_engine_has_its_own_id_as_its_name_unless_it_is_given_one(small: Fold
     facts = replace(FACTS, name="vllm-7", labels=(("model", "llama"),))
     for chosen, expected in ((options.Options(), "vllm-7"), (options.Options(engine_name="mine"), "mine")):
         shared = SharedSession(chosen, facts, lambda: Fields(()), lambda: (), node, lambda: None)  # type: ignore[arg-type]
-        shared.add_rank(RankFacts(0, "here", "cpu", "", (1,), ("one",)))
+        shared.add_rank(RankFacts(0, host(), "cpu", "", (1,), ("one",)))
         shared.specify_first()
         assert opened[-1].engine_name == expected
         assert opened[-1].namespace_spec(0).labels == {"model": "llama"}

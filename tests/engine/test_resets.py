@@ -17,7 +17,7 @@ from test_async import BLOCK, DictionaryStore, make_scheduler  # noqa: E402
 import cistern.engine.rank as rank_module  # noqa: E402
 from cistern import Done  # noqa: E402
 from cistern.engine import options  # noqa: E402
-from cistern.engine.facts import EngineFacts, GroupFacts  # noqa: E402
+from cistern.engine.facts import EngineFacts, GroupFacts, host  # noqa: E402
 from cistern.engine.orders import LoadOrder, LoadReport, RankFacts, RankReport, SaveOrder, StepOrders  # noqa: E402
 from cistern.engine.rank import Rank  # noqa: E402
 from cistern.engine.session import Session  # noqa: E402
@@ -53,7 +53,7 @@ class Stepped:
 
         out, orders = step
         report = RankReport(
-            0, orders.step if orders.saves else 0, RankFacts(0, "here", "cpu", "", (1,), ("mock",)),
+            0, orders.step if orders.saves else 0, RankFacts(0, host(), "cpu", "", (1,), ("mock",)),
             session=orders.session_number, namespaces=1, begun=orders.step if orders.looks else 0,
             weights_step=weights_step, loads=more.pop("loads", []),
         )

@@ -12,7 +12,7 @@ from scheduler_side import FACTS, SIZE, OneConnection, OneRequest, join
 from cistern import MatchResult
 from cistern.engine import options
 from cistern.engine.coordinator import Coordinator
-from cistern.engine.facts import GroupFacts
+from cistern.engine.facts import GroupFacts, host
 from cistern.engine.identity import Fields
 from cistern.engine.orders import RankFacts, RankReport
 
@@ -30,7 +30,7 @@ def test_match_vouches_for_every_page_of_a_window_that_its_load_fills(
     chosen = options.read({"socket": "/nowhere/socket", "start_node": False})
     facts = replace(FACTS, groups=groups, drafts=drafts)
     side = Coordinator(chosen, facts, lambda: Fields((("test", "windows"),)), lambda: (("hash", "sha256"),))
-    side.handle_reports([RankReport(0, 0, facts=RankFacts(0, "here", "cpu", "", (64, 64), ("x", "y")))], set())
+    side.handle_reports([RankReport(0, 0, facts=RankFacts(0, host(), "cpu", "", (64, 64), ("x", "y")))], set())
     connection.store.blocks = BLOCKS
     request: Any = OneRequest("request", blocks=BLOCKS)
     request.tokens = BLOCKS * SIZE + more_tokens

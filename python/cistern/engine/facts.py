@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 
 
@@ -47,3 +48,12 @@ class EngineFacts:
     """What the engine is called where nothing else is said: 1 to 64 visible ASCII characters, or nothing."""
     labels: tuple[tuple[str, str], ...] = ()
     """What people call what it serves, of each of its namespaces; no part of what is shared."""
+
+
+def host() -> str:
+    """Identity of this boot of this host: processes with the same one can share memory, unless containers part them."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return socket.gethostname()

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import logging
-import socket as sockets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from .. import Code, Done
 from .connection import Connection
 from .cpus import unbound
 from .devices import HOST, cpu_isa, make_mover, take_staging
-from .facts import ConfigurationError, EngineFacts, GroupFacts
+from .facts import ConfigurationError, EngineFacts, GroupFacts, host
 from .layout import Layout, UnknownLayout, group_layout
 from .mover import Batch, Mover, UnknownDevice
 from .options import Options
@@ -152,7 +151,7 @@ class Rank:
     def _rank_facts(self) -> RankFacts:
         return RankFacts(
             rank=self._rank,
-            host=_host(),
+            host=host(),
             device=self._device,
             isa=cpu_isa() if self._device == HOST else "",
             page_bytes=tuple(layout.page_bytes for layout in self._layouts),
@@ -432,12 +431,3 @@ class Rank:
                 self._rank, order.id, good, message, running.moved_bytes, running.took_us, tuple(bad)
             )
         )
-
-
-def _host() -> str:
-    """Identity of this boot of this host: processes with the same one can share memory, unless containers part them."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return sockets.gethostname()

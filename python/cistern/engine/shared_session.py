@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from .connection import Connection
-from .facts import ConfigurationError, EngineFacts
+from .facts import ConfigurationError, EngineFacts, host
 from .identity import Fields, fresh_generation, rank_fields
 from .node import socket_path
 from .options import Options
@@ -62,13 +62,13 @@ class SharedSession:
     def add_rank(self, facts: RankFacts) -> None:
         """Where the ranks cannot share, raises ConfigurationError if they are required to."""
         self._ranks[facts.rank] = facts
-        hosts = {one.host for one in self._ranks.values()}
+        hosts = {host(), *(one.host for one in self._ranks.values())}
         devices = {one.device for one in self._ranks.values()}
         why = facts.unfit
         if not why and (len(hosts) > 1 or len(devices) > 1):
             why = (
-                f"the engine's ranks are on {len(hosts)} hosts and {len(devices)} kinds of device: Cistern shares "
-                "KV among the ranks of one host; run all ranks of an engine on one"
+                f"the engine's ranks and its scheduler are on {len(hosts)} hosts and {len(devices)} kinds of device: "
+                "Cistern shares KV among the ranks of one host; run all ranks of an engine on one, with its scheduler"
             )
         if why and self._options.required:
             raise ConfigurationError(why)
