@@ -49,6 +49,11 @@ class LeasedArray(np.ndarray[Any, np.dtype[Any]]):
     ) -> Any:
         return _computed(function, args, kwargs)
 
+    @property
+    def flat(self) -> Any:
+        """Of a copy: it reads its items later, and asks nobody."""
+        return self.copy().flat
+
     def copy(self, order: Any = "C") -> Any:
         """A plain array of its own; raises LeaseLapsed where the lease ended before the copy was complete."""
         return _computed(np.ndarray.copy, (self, order), {})
@@ -66,7 +71,8 @@ def _method(name: str) -> Callable[..., Any]:
 
 # NumPy computes these without asking the array's class; of the others each asks one of the calls above, or is a view.
 for _name in (
-    "__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "argmax", "argmin", "argpartition", "argsort", "astype",
+    "__bool__", "__complex__", "__copy__", "__deepcopy__", "__float__", "__index__", "__int__", "__reduce__",
+    "__reduce_ex__", "argmax", "argmin", "argpartition", "argsort", "astype",
     "byteswap", "choose", "compress", "conj", "conjugate", "dot", "dump", "dumps", "flatten", "item", "nonzero",
     "ravel", "repeat", "reshape", "round", "searchsorted", "take", "tobytes", "tofile", "tolist",
 ):  # fmt: skip

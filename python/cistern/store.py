@@ -190,8 +190,9 @@ class View:
 
     def numpy(self, dtype: npt.DTypeLike = "uint8", shape: tuple[int, ...] | None = None) -> LeasedArray:
         """A read-only NumPy array over the block's bytes (needs NumPy), which raises LeaseLapsed when it is
-        indexed or computed with after the lease's end. `shape` defaults to one dimension. Raises Invalid
-        where the bytes are no whole number of items, or not the shape's."""
+        indexed or computed with after the lease's end. What takes its memory as such asks no lease: np.array(),
+        np.asarray(), bytes(), memoryview(); its copy() does. `shape` defaults to one dimension. Raises Invalid where
+        the bytes are no whole number of items, or not the shape's."""
         from . import _arrays
 
         return _arrays.leased(self._native, self.lease, dtype, shape)

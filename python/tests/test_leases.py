@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import operator
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -169,3 +170,16 @@ def test_each_way_of_computing_asks_the_leases_of_all_arrays_and_gives_a_plain_o
     for view in views:
         with pytest.raises(cistern.LeaseLapsed):
             view[0]
+
+
+def test_a_number_and_items_one_by_one_ask_the_lease(store: cistern.Store, filled: cistern.Namespace) -> None:
+    pytest.importorskip("numpy")
+    lease = store.acquire(filled, KEYS[1:2], lease_us=60_000_000)
+    assert lease[0] is not None
+    one = lease[0].numpy("uint16")[:1].reshape(())
+    uses: list[Callable[[Any], Any]] = [bool, complex, float, int, operator.index, lambda one: list(one.flat)]
+    assert [use(one) for use in uses] == [True, 257, 257, 257, 257, [257]]
+    lease.release()
+    for use in uses:
+        with pytest.raises(cistern.LeaseLapsed):
+            use(one)
