@@ -462,15 +462,17 @@ Task<Answer> Calls::Acquire(Session& session, const wire::Submission& call, Call
   const auto lease_us = static_cast<std::int64_t>(call.a);
   const auto worth_us = static_cast<std::int64_t>(std::min<std::uint64_t>(call.b, kNoWorthLimit));
   const Instant deadline = DeadlineOf(executor_, call);
+  std::int64_t left_us = worth_us;  // for what others have, and then for what the lower tier has
   std::vector<store::RemoteMiss> misses;
   if (remote_ != nullptr && store_.Serves(call.namespace_slot)) {
     const Instant worth =
         worth_us == kNoWorthLimit ? deadline : std::min(deadline, executor_.Now().PlusUs(worth_us));
     const AtStation at(&stations, Station::kPeer);
     misses = co_await remote_->Bring(call.namespace_slot, blocks, worth);
+    left_us = std::max<std::int64_t>(worth.UsSince(executor_.Now()), 0);
   }
   Result<store::AcquireGrant> grant = co_await store_.Acquire(session.caller, call.namespace_slot, blocks,
-                                                              lease_us, deadline, worth_us, &stations);
+                                                              lease_us, deadline, left_us, &stations);
   if (!grant) co_return Fail(session, call, grant.error());
   for (const store::RemoteMiss& miss : misses) {
     store::ViewGrant& view = grant->views[miss.at];

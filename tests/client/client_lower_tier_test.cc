@@ -229,6 +229,19 @@ TEST_P(LowerTier, Promise3WhatIsNotWorthItsWaitIsRefusedAndNotFetched) {
   EXPECT_TRUE(reads.Exact(1));
 }
 
+TEST_P(LowerTier, Promise3WhatMembersTookOfTheWorthIsNotGivenToFlashAgain) {
+  store.reset();
+  node.emplace(GetParam(), kResident, 64u << 20, Promotion::kAll, /*slow_members=*/true);
+  store.emplace(node->Connect());
+  ns = AttachTest(*store);
+  chain = PutChain(kBlocks, kBytes);
+  const std::uint64_t number[] = {OneThatIs(false)};
+  const std::uint64_t before = fetched();
+  Reads read(number);
+  EXPECT_EQ(Outcomes(read, {.worth_us = 100'000}), std::vector<Code>{Code::kTooLate});
+  EXPECT_EQ(fetched(), before);
+}
+
 TEST_P(LowerTier, Promise3ADeadlineEndsTheWaitForAFetchAndNothingElse) {
   const std::array<std::uint64_t, 2> numbers = {OneThatIs(true), OneThatIs(false)};
   node->Hold();

@@ -24,6 +24,7 @@
 #include "memory/slots.h"
 #include "server/server.h"
 #include "store/block_store.h"
+#include "store/remote_blocks.h"
 
 namespace cistern {
 
@@ -52,10 +53,30 @@ class HeldMovers final : public memory::Movers {
   std::vector<memory::MoverJob*> held_;
 };
 
+// Members of a cell that have nothing, and of which it is known as late as it may be.
+class SlowMembers final : public store::RemoteBlocks {
+ public:
+  explicit SlowMembers(Executor& executor) : executor_(executor) {}
+  Executor& executor() const { return executor_; }
+  bool MayHaveMore(std::uint32_t, std::span<const BlockKey>, std::size_t) override { return false; }
+  Task<std::vector<MatchRun>> Match(std::uint32_t, std::span<const BlockKey>, std::size_t, Instant) override {
+    co_return std::vector<MatchRun>();
+  }
+  bool Found(std::uint32_t, std::span<const catalog::BlockName>) const override { return false; }
+  Task<std::vector<store::RemoteMiss>> Bring(std::uint32_t, std::span<const catalog::BlockName>,
+                                             Instant worth) override {
+    static_cast<void>(co_await SleepUntil(worth));
+    co_return std::vector<store::RemoteMiss>();
+  }
+
+ private:
+  Executor& executor_;
+};
+
 class LowerTierNode {
  public:
   LowerTierNode(io::LoopKind kind, std::uint64_t resident, std::uint64_t memory_bytes = 64u << 20,
-                Promotion promote = Promotion::kAll) {
+                Promotion promote = Promotion::kAll, bool slow_members = false) {
     // Not on tmpfs: what is on it is memory.
     directory_ = (std::filesystem::current_path() / "below-XXXXXX").string();
     CISTERN_ASSERT(mkdtemp(directory_.data()) != nullptr);
@@ -67,7 +88,8 @@ class LowerTierNode {
     loop_ = std::move(*io::MakeLoop(clock_, {.kind = kind}));
     CISTERN_ASSERT(loop_->HoldLock(file_->lock_fd()).ok());
     std::atomic<bool> serves = false;
-    thread_ = std::thread([&, resident, promote] {
+    thread_ = std::thread([&, resident, promote, slow_members] {
+      if (slow_members) members_.emplace(loop_->executor());
       Status status = loop_->BlockOn(SetUp(loop_->executor(), resident, promote));
       EXPECT_TRUE(status.ok()) << status.ToString();
       file_->SetAlive(true);
@@ -118,8 +140,9 @@ class LowerTierNode {
     std::unique_ptr<TaskGroup> tasks;
   };
 
-  Task<std::string> LeasesJson(Executor&) {
-    co_return Text("{\"leases\":", parts_->store->occupancy().leases, "}");
+  Task<std::string> StatusJson(Executor&) {
+    co_return Text("{\"leases\":", parts_->store->occupancy().leases,
+                   ",\"in_flight\":", parts_->server->counters().in_flight, "}");
   }
 
   Task<Status> SetUp(Executor& executor, std::uint64_t resident, Promotion promote) {
@@ -154,7 +177,9 @@ class LowerTierNode {
                               [this](std::span<std::byte> bytes) {
                                 for (std::byte& byte : bytes) byte = static_cast<std::byte>(++random_);
                               },
-                              [this] { return LeasesJson(loop_->executor()); }},
+                              [this] { return StatusJson(loop_->executor()); },
+                              /*device=*/nullptr, /*report=*/nullptr, /*drop=*/nullptr, /*resize=*/nullptr,
+                              members_ ? &*members_ : nullptr},
                              server);
     if (!opened) co_return std::move(opened.error());
     parts.server = std::move(*opened);
@@ -182,6 +207,7 @@ class LowerTierNode {
   std::unique_ptr<Logger> log_ = Logger::ToStderr(LogLevel::kError);
   std::optional<memory::ArenaFile> file_;
   std::unique_ptr<io::Loop> loop_;
+  std::optional<SlowMembers> members_;
   std::optional<Parts> parts_;
   std::optional<CancelToken> stop_ticking_;
   std::uint64_t random_ = 0;
