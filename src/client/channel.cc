@@ -26,6 +26,8 @@ constexpr std::int64_t kSliceNs = 1'000'000;
 constexpr std::int64_t kAskNs = 250'000'000;
 constexpr std::int64_t kAnswerNs = 10'000'000;
 constexpr std::size_t kMaxDeferredReleases = 65'536;
+// Of the places for calls in flight: the others are left for calls, however many leases are let go of.
+constexpr std::uint32_t kMostReleasing = wire::kRingEntries * 3 / 4;
 
 std::uint64_t Load(const std::uint64_t& word) {
   return std::atomic_ref(const_cast<std::uint64_t&>(word)).load(std::memory_order_acquire);
@@ -291,6 +293,7 @@ void Channel::Done(std::uint32_t place, const wire::Completion& completion, Kept
     unreported_.set(place);
     return;
   }
+  if (slot.op == wire::Op::kRelease) --releasing_;
   if (const std::uint64_t lease = LeaseOf(slot, completion); lease != 0) releases_.push_back(lease);
   FreePlace(place);
 }
@@ -425,12 +428,13 @@ void Channel::GiveUp(std::uint32_t place) {
 // ---- without an answer ----------------------------------------------------------------------------------
 
 void Channel::SendReleases() {
-  while (!releases_.empty() && !gone_) {
+  while (!releases_.empty() && !gone_ && releasing_ < kMostReleasing) {
     std::uint32_t place = TakePlace(0);
     if (place == kNoPlace) return;
     slots_[place].given_up = true;
     Request request{.op = wire::Op::kRelease, .a = releases_.back(), .deadline_ns = DeadlineNs(kReleaseUs)};
     releases_.pop_back();
+    ++releasing_;
     Push(place, request, 0);
   }
 }

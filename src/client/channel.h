@@ -206,6 +206,7 @@ class Channel final : public std::enable_shared_from_this<Channel> {
   std::uint64_t collected_count_ = 0;
   bool led_ = false;                     // a waiter is looking at the ring
   std::vector<std::uint64_t> releases_;  // leases that found no place yet
+  std::uint32_t releasing_ = 0;          // releases in flight
   mutable std::atomic<bool> gone_{false};
   mutable std::atomic<std::int64_t> asked_ns_{0};  // when the kernel was asked last; CLOCK_MONOTONIC_COARSE
   std::atomic<bool> events_{false};                // somebody has the event descriptor

@@ -94,6 +94,25 @@ TEST_F(Bounds, TheQueueOfCallsIsBusyPastItsLimit) {
   EXPECT_TRUE(store.Touch(ns, std::span(&key, 1)).Wait().has_value());
 }
 
+TEST_F(Bounds, LeasesThatAreLetGoOfTogetherLeaveRoomForCalls) {
+  ASSERT_TRUE(Put(1).ok());
+  const BlockKey key = KeyOf(1);
+  const BlockRef ref{key};
+  std::vector<Lease> leases;
+  while (leases.size() < 1000) {
+    std::vector<Ticket<Lease>> tickets;
+    for (int i = 0; i < 200; ++i)
+      tickets.push_back(store.Acquire(ns, std::span(&ref, 1), {.lease_us = kMaxLeaseUs}));
+    for (Ticket<Lease>& ticket : tickets) leases.push_back(*ticket.Wait());
+  }
+  leases.clear();
+  for (int i = 0; i < 100; ++i) {
+    const Result<std::uint32_t> touched = store.Touch(ns, std::span(&key, 1)).Wait();
+    ASSERT_TRUE(touched.has_value()) << i << ": " << touched.error().ToString();
+  }
+  Until([&] { return StatusNumber(store, "leases") == 0; });
+}
+
 TEST_F(Bounds, TheArgumentAreaIsBusyPastItsSize) {
   const std::vector<BlockKey> keys(20'000, KeyOf(1));
   Ticket<std::uint32_t> first = store.Touch(ns, keys);
