@@ -58,8 +58,12 @@ bool WatchSocket(const Fd& epoll, const Connection& connection, int change, bool
 
 Result<Fd> EpollOf(const Connection& connection) {
   Fd epoll(epoll_create1(EPOLL_CLOEXEC));
-  epoll_event answers{.events = EPOLLIN, .data = {}};
-  if (!epoll.valid() || epoll_ctl(epoll.get(), EPOLL_CTL_ADD, connection.client_event.get(), &answers) != 0 ||
+  epoll_event readable{.events = EPOLLIN, .data = {}};  // answers, or that the node's process has ended
+  const auto watch = [&](const Fd& fd) {
+    return epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd.get(), &readable) == 0;
+  };
+  if (!epoll.valid() || !watch(connection.client_event) ||
+      (connection.process.valid() && !watch(connection.process)) ||
       !WatchSocket(epoll, connection, EPOLL_CTL_ADD, false))
     return Error(Code::kIoError, Text("the event descriptor cannot be made: ", ErrnoText(errno)));
   return epoll;
@@ -386,11 +390,12 @@ void Channel::SleepForCompletion(std::uint64_t seen, std::int64_t until_ns) {
   if (Load(page().completed) == seen) {
     std::int64_t left_ns = std::max<std::int64_t>(until_ns - NowNs(), 0);
     if (shared) left_ns = std::min(left_ns, kSliceNs);
-    std::array<pollfd, 2> waiting = {
+    std::array<pollfd, 3> waiting = {
         {{.fd = connection_.socket.get(), .events = POLLRDHUP, .revents = 0},
+         {.fd = connection_.process.get(), .events = POLLIN, .revents = 0},
          {.fd = connection_.client_event.get(), .events = POLLIN, .revents = 0}}};
     timespec left{.tv_sec = left_ns / 1'000'000'000, .tv_nsec = left_ns % 1'000'000'000};
-    ppoll(waiting.data(), shared ? 1 : 2, &left, nullptr);
+    ppoll(waiting.data(), shared ? 2 : 3, &left, nullptr);
     if (!shared) Drain(connection_.client_event);
   }
   if (events_) return;

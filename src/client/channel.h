@@ -190,7 +190,7 @@ class Channel final : public std::enable_shared_from_this<Channel> {
 
   const Connection connection_;
   const ForkMark fork_mark_;
-  const Fd epoll_;  // client_event and hang-up together
+  const Fd epoll_;  // client_event, hang-up and the node's end together
   const NearNode near_;
   arena::RealWords words_;
   const arena::Reader<arena::RealWords> reader_;

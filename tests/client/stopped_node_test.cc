@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "base/fd.h"
 #include "base/format.h"
 #include "node_process.h"
 #include "transfer/transfers.h"
@@ -81,6 +82,48 @@ TEST_F(Stopped, AThreadThatIsCancelledWhileItWaitsLeavesTheHandleToOthers) {
     const Result<std::string> state = store_->StatusJson(60'000'000);
     ASSERT_TRUE(state.has_value()) << state.error().ToString();
   }
+}
+
+// The sockets of a process, which stay open when it dies, as where a forked child of it has them; none where
+// the kernel gives them to nobody.
+std::vector<Fd> SocketsOf(pid_t process) {
+  const Fd handle(static_cast<int>(syscall(SYS_pidfd_open, process, 0)));
+  std::vector<Fd> sockets;
+  for (const auto& open : std::filesystem::directory_iterator(Text("/proc/", process, "/fd"))) {
+    if (!std::filesystem::is_socket(open.status())) continue;
+    Fd copy(static_cast<int>(
+        syscall(SYS_pidfd_getfd, handle.get(), std::stoi(open.path().filename().string()), 0)));
+    if (copy.valid()) sockets.push_back(std::move(copy));
+  }
+  return sockets;
+}
+
+TEST_F(Stopped, WhoWaitsHearsThatTheNodeDiedThoughAForkedChildHasItsSockets) {
+  const std::vector<Fd> kept = SocketsOf(child_);
+  if (kept.empty()) GTEST_SKIP() << "sockets of another process are not to be had";
+  Stop();
+  std::atomic<pid_t> thread = 0;
+  std::future<Result<std::string>> call = std::async(std::launch::async, [&] {
+    thread = gettid();
+    return store_->StatusJson(60'000'000);
+  });
+  Until([&] { return thread != 0 && Sleeps(thread); });
+  Kill();
+  EXPECT_EQ(call.wait_for(std::chrono::seconds(30)), std::future_status::ready);
+  const Result<std::string> got = call.get();
+  ASSERT_FALSE(got.has_value());
+  EXPECT_EQ(got.error().code(), Code::kGone) << got.error().ToString();
+}
+
+TEST_F(Stopped, TheEventDescriptorTellsThatTheNodeDiedThoughAForkedChildHasItsSockets) {
+  const std::vector<Fd> kept = SocketsOf(child_);
+  if (kept.empty()) GTEST_SKIP() << "sockets of another process are not to be had";
+  pollfd events{.fd = store_->event_fd(), .events = POLLIN, .revents = 0};
+  store_->Poll(nullptr);
+  ASSERT_EQ(poll(&events, 1, 0), 0);
+  Kill();
+  EXPECT_EQ(poll(&events, 1, 30'000), 1);
+  EXPECT_EQ(store_->StatusJson(60'000'000).error().code(), Code::kGone);
 }
 
 // Saves of a session that has all of its staging in use, and then of a node that stands still: the first of
