@@ -398,10 +398,19 @@ void Channel::SleepForCompletion(std::uint64_t seen, std::int64_t until_ns) {
     ppoll(waiting.data(), shared ? 2 : 3, &left, nullptr);
     if (!shared) Drain(connection_.client_event);
   }
-  if (events_) return;
-  Store(page().client_sleeps, 0);
-  FullFence();
-  if (events_) Store(page().client_sleeps, 1);  // since a moment ago
+  if (!events_) {
+    Store(page().client_sleeps, 0);
+    FullFence();
+    if (!events_) return;
+    Store(page().client_sleeps, 1);  // since a moment ago
+  }
+  // The signal that this sleep took, or that did not come, may have been of an answer that Poll is to give.
+  if (!shared) MakeReady();
+}
+
+void Channel::MakeReady() {
+  WatchSocket(epoll_, connection_, EPOLL_CTL_MOD, true);
+  unlooked_ = true;
 }
 
 bool Channel::HungUp() const {
@@ -541,8 +550,7 @@ int Channel::event_fd() {
     Store(page().client_sleeps, 1);
     FullFence();
     // Answers that came before the word stood have signalled nobody: the first Poll looks for them.
-    WatchSocket(epoll_, connection_, EPOLL_CTL_MOD, true);
-    unlooked_ = true;
+    MakeReady();
   }
   return epoll_.get();
 }

@@ -183,6 +183,7 @@ class Channel final : public std::enable_shared_from_this<Channel> {
   bool NodeLives() const;
   bool HungUp() const;  // asks the kernel
   void SleepForCompletion(std::uint64_t seen, std::int64_t until_ns);
+  void MakeReady();  // the event descriptor, until Poll has looked; takes no lock
 
   bool CallReady(std::uint32_t place);
   Result<wire::Completion> WaitFor(std::uint32_t place);

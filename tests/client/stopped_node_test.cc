@@ -126,6 +126,36 @@ TEST_F(Stopped, TheEventDescriptorTellsThatTheNodeDiedThoughAForkedChildHasItsSo
   EXPECT_EQ(store_->StatusJson(60'000'000).error().code(), Code::kGone);
 }
 
+// The thread that waits sleeps for the signal that the descriptor is made of from then on.
+TEST_F(Stopped, AnEventDescriptorThatIsAskedForWhileAThreadWaitsMissesNoAnswer) {
+  const BlockKey key = KeyOf(1);
+  for (int round = 0; round < 20; ++round) {
+    ConnectOptions connect;
+    connect.socket = options_.socket;
+    connect.deadline_us = 60'000'000;
+    Store store = *Store::Connect(connect);
+    const Namespace ns = AttachTest(store);
+    Stop();
+    std::atomic<pid_t> thread = 0;
+    std::thread waits([&] {
+      thread = gettid();
+      EXPECT_TRUE(store.Touch(ns, std::span(&key, 1), 60'000'000).Wait().has_value());
+    });
+    Until([&] { return thread != 0 && Sleeps(thread); });
+    pollfd events{.fd = store.event_fd(), .events = POLLIN, .revents = 0};
+    store.Poll(nullptr);
+    Ticket<std::uint32_t> ticket = store.Touch(ns, std::span(&key, 1), 60'000'000);
+    GoOn();
+    waits.join();
+    std::vector<std::uint64_t> ready;
+    while (ready.empty()) {
+      ASSERT_EQ(poll(&events, 1, 10'000), 1) << "round " << round;
+      store.Poll(&ready);
+    }
+    EXPECT_EQ(ready, std::vector{ticket.id()});
+  }
+}
+
 // Saves of a session that has all of its staging in use, and then of a node that stands still: the first of
 // them asks it for more, and waits for the answer.
 class StoppedSaves : public Stopped {
