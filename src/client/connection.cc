@@ -282,9 +282,8 @@ std::int64_t NowNs() {
   return now.tv_sec * 1'000'000'000 + now.tv_nsec;
 }
 
-std::int64_t DeadlineNs(std::int64_t us) {
-  std::int64_t now = NowNs();
-  return us > (INT64_MAX - now) / 1000 ? INT64_MAX : now + us * 1000;
+std::int64_t DeadlineNs(std::int64_t us, std::int64_t from_ns) {
+  return us > (INT64_MAX - from_ns) / 1000 ? INT64_MAX : from_ns + us * 1000;
 }
 
 Result<Connection> ConnectToNode(const ConnectOptions& options) {

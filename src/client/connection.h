@@ -17,8 +17,8 @@ namespace cistern::client {
 
 // Nanoseconds of CLOCK_MONOTONIC, the clock of every deadline at the server.
 std::int64_t NowNs();
-// `us` from now; saturates.
-std::int64_t DeadlineNs(std::int64_t us);
+// `us` from then on; saturates.
+std::int64_t DeadlineNs(std::int64_t us, std::int64_t from_ns = NowNs());
 
 struct Connection {
   Fd socket;

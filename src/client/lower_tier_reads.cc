@@ -40,8 +40,9 @@ wire::BlockItem AskedOf(const GroupSpec& group, const BlockRead& read) {
 
 Ticket<ReadResult> LowerTierReads::Begin(std::shared_ptr<Channel> channel, const Namespace& ns,
                                          std::span<const BlockRead> blocks, const ReadOptions& options,
-                                         ReadResult so_far) {
-  auto reads = std::make_shared<LowerTierReads>(std::move(channel), ns, blocks, options, std::move(so_far));
+                                         std::int64_t began_ns, ReadResult so_far) {
+  auto reads =
+      std::make_shared<LowerTierReads>(std::move(channel), ns, blocks, options, began_ns, std::move(so_far));
   if (Status status = reads->AskAhead(); !status.ok()) return Failed<ReadResult>(std::move(status));
   if (reads->asked_.empty()) return Ticket<ReadResult>(Result<ReadResult>(std::move(reads->result_)));
   reads->id_ = reads->asked_.front().call.id();
@@ -50,11 +51,11 @@ Ticket<ReadResult> LowerTierReads::Begin(std::shared_ptr<Channel> channel, const
 
 LowerTierReads::LowerTierReads(std::shared_ptr<Channel> channel, const Namespace& ns,
                                std::span<const BlockRead> blocks, const ReadOptions& options,
-                               ReadResult so_far)
+                               std::int64_t began_ns, ReadResult so_far)
     : channel_(std::move(channel)),
       ns_(ns),
-      deadline_ns_(DeadlineNs(options.deadline_us)),
-      worth_ns_(DeadlineNs(options.worth_us)),
+      deadline_ns_(DeadlineNs(options.deadline_us, began_ns)),
+      worth_ns_(DeadlineNs(options.worth_us, began_ns)),
       window_bytes_(std::min(kWindowBytes, channel_->reader().memory_bytes() / kMemoryShare)),
       touch_(options.touch),
       result_(std::move(so_far)) {

@@ -21,14 +21,14 @@ namespace cistern::client {
 
 class LowerTierReads final : public internal::PendingCall<ReadResult> {
  public:
-  // `so_far` is what memory gave for `blocks`; its misses are asked for. Copies the lists, not what they
-  // point into the caller's memory for.
+  // `so_far` is what memory gave for `blocks` to a read that began then; its misses are asked for. Copies the
+  // lists, not what they point into the caller's memory for.
   static Ticket<ReadResult> Begin(std::shared_ptr<Channel> channel, const Namespace& ns,
                                   std::span<const BlockRead> blocks, const ReadOptions& options,
-                                  ReadResult so_far);
+                                  std::int64_t began_ns, ReadResult so_far);
 
   LowerTierReads(std::shared_ptr<Channel> channel, const Namespace& ns, std::span<const BlockRead> blocks,
-                 const ReadOptions& options, ReadResult so_far);
+                 const ReadOptions& options, std::int64_t began_ns, ReadResult so_far);
 
   bool Ready() override { return asked_.empty() || asked_.front().call.Ready(); }
   Result<ReadResult> Wait() override;

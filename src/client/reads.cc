@@ -208,11 +208,15 @@ Ticket<ReadResult> Client::Read(const Namespace& ns, std::span<const BlockRead> 
   Status status = parts_->channel->Check();
   if (status.ok()) status = CheckRead(ns, options.deadline_us, options.worth_us);
   if (!status.ok()) return Failed<ReadResult>(std::move(status));
+  const bool has_lower = parts_->channel->has_lower();
+  // Nothing is copied before the one block of a read is asked for.
+  std::int64_t began_ns = has_lower && blocks.size() > 1 ? NowNs() : 0;
   ReadResult result = BlockReads(*parts_->channel, ns, options.touch).All(blocks);
-  if (result.leading_hits == blocks.size() || !parts_->channel->has_lower() ||
+  if (result.leading_hits == blocks.size() || !has_lower ||
       std::ranges::find(result.outcomes, Code::kMiss) == result.outcomes.end())
     return Ticket<ReadResult>(Result<ReadResult>(std::move(result)));
-  return LowerTierReads::Begin(parts_->channel, ns, blocks, options, std::move(result));
+  if (began_ns == 0) began_ns = NowNs();
+  return LowerTierReads::Begin(parts_->channel, ns, blocks, options, began_ns, std::move(result));
 }
 
 bool Client::has_lower() const { return parts_->channel->has_lower(); }

@@ -229,6 +229,18 @@ TEST_P(LowerTier, Promise3WhatIsNotWorthItsWaitIsRefusedAndNotFetched) {
   EXPECT_TRUE(reads.Exact(1));
 }
 
+// Copying what memory has takes longer than the rest is worth.
+TEST_P(LowerTier, Promise3WhatARestIsWorthCountsFromTheBeginOfItsRead) {
+  constexpr std::size_t kCopies = 2000;
+  const std::array<std::uint64_t, 2> numbers = {OneThatIs(true), OneThatIs(false)};
+  Reads reads(numbers);
+  const std::vector<ReadRange> copies(kCopies, reads.ranges[0]);
+  reads.blocks[0].ranges = copies;
+  const std::uint64_t before = fetched();
+  EXPECT_EQ(Outcomes(reads, {.worth_us = 2'000}), (std::vector<Code>{Code::kOk, Code::kTooLate}));
+  EXPECT_EQ(fetched(), before);
+}
+
 TEST_P(LowerTier, Promise3WhatMembersTookOfTheWorthIsNotGivenToFlashAgain) {
   store.reset();
   node.emplace(GetParam(), kResident, 64u << 20, Promotion::kAll, /*slow_members=*/true);
