@@ -71,18 +71,20 @@ Client::~Client() { parts_->channel->Close(); }
 
 Result<std::unique_ptr<Client>> Client::Connect(const ConnectOptions& options) {
   if (Status status = CheckName(options); !status.ok()) return Error(std::move(status));
-  return Over(ConnectToNode(options), options, NearNode());
+  const std::int64_t began_ns = NowNs();
+  return Over(ConnectToNode(options), options, began_ns, NearNode());
 }
 
 Result<std::unique_ptr<Client>> Client::Connect(int socket, const ConnectOptions& options, NearNode near) {
   Fd end(socket);
   if (Status status = CheckName(options); !status.ok()) return Error(std::move(status));
-  return Over(GreetNode(std::move(end), "the node of this process", options, DeadlineNs(options.deadline_us)),
-              options, std::move(near));
+  const std::int64_t began_ns = NowNs(), deadline_ns = DeadlineNs(options.deadline_us, began_ns);
+  return Over(GreetNode(std::move(end), "the node of this process", options, deadline_ns), options, began_ns,
+              std::move(near));
 }
 
 Result<std::unique_ptr<Client>> Client::Over(Result<Connection> connection, const ConnectOptions& options,
-                                             NearNode near) {
+                                             std::int64_t began_ns, NearNode near) {
   if (!connection) return Error(std::move(connection.error()));
   Result<std::shared_ptr<Channel>> channel = Channel::Open(std::move(*connection), std::move(near));
   if (!channel) return Error(std::move(channel.error()));
@@ -95,7 +97,7 @@ Result<std::unique_ptr<Client>> Client::Over(Result<Connection> connection, cons
   // Before anything is asked: what is off for its engine is off for its first call.
   if (!options.engine_name.empty() && client->parts_->channel->knows_engines()) {
     const auto known =
-        client->AskOfNamed(options.engine_name, {.op = wire::Op::kIntroduce}, options.deadline_us);
+        client->AskOfNamed(options.engine_name, {.op = wire::Op::kIntroduce}, options.deadline_us, began_ns);
     if (!known) return Error(known.error());
   }
   return client;
@@ -285,7 +287,7 @@ Status Client::ChangeDevice(std::string_view path, std::uint64_t what, std::int6
 }
 
 Result<std::uint64_t> Client::AskOfNamed(std::string_view target, const Request& asked,
-                                         std::int64_t deadline_us) {
+                                         std::int64_t deadline_us, std::int64_t from_ns) {
   if (Status status = CheckDeadline(deadline_us); !status.ok()) return Error(std::move(status));
   if (target.size() > wire::kMaxTargetBytes) {
     return Error(Code::kInvalid,
@@ -296,7 +298,7 @@ Result<std::uint64_t> Client::AskOfNamed(std::string_view target, const Request&
   ItemWriter items(call->room());
   items.PutBytes(std::as_bytes(std::span(target)));
   Request request = asked;
-  request.deadline_ns = DeadlineNs(deadline_us);
+  request.deadline_ns = DeadlineNs(deadline_us, from_ns);
   return Ask<std::uint64_t>(std::move(*call), request, items.used(),
                             [](const Call&, const wire::Completion& completion) -> Result<std::uint64_t> {
                               return completion.a;
@@ -307,7 +309,7 @@ Result<std::uint64_t> Client::AskOfNamed(std::string_view target, const Request&
 Result<std::uint32_t> Client::Turn(std::uint64_t what, std::string_view target, bool on,
                                    std::int64_t deadline_us) {
   const Result<std::uint64_t> turned =
-      AskOfNamed(target, {.op = wire::Op::kSwitch, .a = what, .b = on ? 1u : 0u}, deadline_us);
+      AskOfNamed(target, {.op = wire::Op::kSwitch, .a = what, .b = on ? 1u : 0u}, deadline_us, NowNs());
   if (!turned) return Error(turned.error());
   return static_cast<std::uint32_t>(*turned);
 }
@@ -321,14 +323,15 @@ Result<std::uint32_t> Client::TurnEngine(std::uint64_t what, std::string_view en
         "the node is of an earlier version, which knows no engines; bring it up to this one's release, "
         "or switch a namespace");
   }
-  const Result<std::uint64_t> turned = AskOfNamed(
-      engine, {.op = wire::Op::kSwitch, .flags = wire::kOfEngine, .a = what, .b = on ? 1u : 0u}, deadline_us);
+  const Result<std::uint64_t> turned =
+      AskOfNamed(engine, {.op = wire::Op::kSwitch, .flags = wire::kOfEngine, .a = what, .b = on ? 1u : 0u},
+                 deadline_us, NowNs());
   if (!turned) return Error(turned.error());
   return static_cast<std::uint32_t>(*turned);
 }
 
 Result<std::uint64_t> Client::DropNamed(std::string_view target, std::int64_t deadline_us) {
-  return AskOfNamed(target, {.op = wire::Op::kDropNamed}, deadline_us);
+  return AskOfNamed(target, {.op = wire::Op::kDropNamed}, deadline_us, NowNs());
 }
 
 Result<std::uint32_t> Client::SwitchReads(std::string_view target, bool on, std::int64_t deadline_us) {

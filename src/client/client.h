@@ -101,7 +101,9 @@ class Client final {
   struct Parts;
   // A call without arguments; what it says in its answer.
   Result<std::uint64_t> AskOfNode(const Request& asked, std::int64_t deadline_us);
-  Result<std::uint64_t> AskOfNamed(std::string_view target, const Request& asked, std::int64_t deadline_us);
+  // The deadline counts from then on.
+  Result<std::uint64_t> AskOfNamed(std::string_view target, const Request& asked, std::int64_t deadline_us,
+                                   std::int64_t from_ns);
   Result<std::uint32_t> Turn(std::uint64_t what, std::string_view target, bool on, std::int64_t deadline_us);
   Result<std::uint32_t> TurnEngine(std::uint64_t what, std::string_view engine, bool on,
                                    std::int64_t deadline_us);
@@ -113,7 +115,7 @@ class Client final {
                                 std::int64_t deadline_us);
   explicit Client(std::unique_ptr<Parts> parts);
   static Result<std::unique_ptr<Client>> Over(Result<Connection> connection, const ConnectOptions& options,
-                                              NearNode near);
+                                              std::int64_t began_ns, NearNode near);
   std::unique_ptr<Parts> parts_;
 };
 

@@ -4,12 +4,17 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -20,8 +25,12 @@
 
 #include "base/fd.h"
 #include "base/format.h"
+#include "client/client.h"
+#include "client/connection.h"
+#include "client/near_node.h"
 #include "node_process.h"
 #include "transfer/transfers.h"
+#include "wire/protocol.h"
 
 namespace cistern {
 namespace {
@@ -154,6 +163,65 @@ TEST_F(Stopped, AnEventDescriptorThatIsAskedForWhileAThreadWaitsMissesNoAnswer) 
     }
     EXPECT_EQ(ready, std::vector{ticket.id()});
   }
+}
+
+// Takes a message with its descriptors from one socket and hands it on over another.
+std::vector<Fd> HandOn(int from, int to) {
+  std::array<std::byte, 1024> message;
+  iovec bytes{.iov_base = message.data(), .iov_len = message.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(wire::kMaxDescriptors * sizeof(int))> control;
+  msghdr header{};
+  header.msg_iov = &bytes;
+  header.msg_iovlen = 1;
+  header.msg_control = control.data();
+  header.msg_controllen = control.size();
+  const ssize_t got = recvmsg(from, &header, MSG_CMSG_CLOEXEC);
+  EXPECT_GT(got, 0);
+  if (got <= 0) return {};
+  bytes.iov_len = static_cast<std::size_t>(got);
+  EXPECT_EQ(sendmsg(to, &header, MSG_NOSIGNAL), got);
+  std::vector<Fd> descriptors;
+  const cmsghdr* const part = CMSG_FIRSTHDR(&header);
+  for (std::size_t at = 0; part != nullptr && CMSG_LEN(at) < part->cmsg_len; at += sizeof(int)) {
+    int fd;
+    std::memcpy(&fd, CMSG_DATA(part) + at, sizeof(fd));
+    descriptors.emplace_back(fd);
+  }
+  return descriptors;
+}
+
+using Deadlines = NodeProcess;
+
+// A connect has one deadline, and telling the engine's name is part of it.
+TEST_F(Deadlines, Promise3AnEnginesNameIsToldWithinTheDeadlineOfItsConnect) {
+  constexpr std::int64_t kDeadlineUs = 60'000'000;
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  const Fd between(ends[0]);
+  const Fd to_node(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  options_.socket.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  ASSERT_EQ(connect(to_node.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  std::int64_t greeted_ns = 0;
+  std::vector<Fd> given;
+  std::thread hands_on([&] {
+    HandOn(between.get(), to_node.get());
+    greeted_ns = client::NowNs();
+    given = HandOn(to_node.get(), between.get());
+  });
+  ConnectOptions options;
+  options.engine_name = "e1";
+  options.deadline_us = kDeadlineUs;
+  const auto connected = client::Client::Connect(ends[1], options, {});
+  hands_on.join();
+  ASSERT_TRUE(connected.has_value()) << connected.error().ToString();
+  ASSERT_EQ(given.size(), 6u);
+  wire::Submission first;
+  ASSERT_EQ(pread(given[2].get(), &first, sizeof(first), offsetof(wire::SessionMemory, submissions)),
+            static_cast<ssize_t>(sizeof(first)));
+  EXPECT_EQ(first.op, wire::Op::kIntroduce);
+  EXPECT_LE(first.deadline_ns, greeted_ns + kDeadlineUs * 1000);
 }
 
 // Saves of a session that has all of its staging in use, and then of a node that stands still: the first of
