@@ -233,6 +233,7 @@ void Channel::Push(std::uint32_t place, const Request& request, std::uint64_t ar
   Slot& slot = slots_[place];
   slot.state = State::kSubmitted;
   slot.op = request.op;
+  slot.polled = request.polled;
   slot.answer_by_ns =
       request.deadline_ns > INT64_MAX - request.grace_ns ? INT64_MAX : request.deadline_ns + request.grace_ns;
   wire::Submission entry;
@@ -294,7 +295,7 @@ void Channel::Done(std::uint32_t place, const wire::Completion& completion, Kept
   if (!slot.given_up) {
     slot.completion = completion;
     slot.state = State::kDone;
-    unreported_.set(place);
+    if (slot.polled) unreported_.set(place);
     return;
   }
   if (slot.op == wire::Op::kRelease) --releasing_;

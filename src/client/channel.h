@@ -47,6 +47,7 @@ struct Request {
   // answer comes by the call's.
   bool answered_late = false;
   std::int64_t grace_ns = 0;  // how much longer than the deadline the answer is waited for
+  bool polled = true;         // Poll gives its id: it is a ticket's
 };
 
 // The deadline that the node is told of such a call: 10 ms before the call's own, or an eighth of the time
@@ -147,6 +148,7 @@ class Channel final : public std::enable_shared_from_this<Channel> {
     State state = State::kFree;
     bool given_up = false;
     bool taken = false;  // its completion was given to who waits
+    bool polled = true;
     wire::Op op = wire::Op::kNone;
     std::uint64_t serial = 0;
     std::uint64_t offset = 0;  // of its room

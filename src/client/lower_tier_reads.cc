@@ -130,7 +130,8 @@ Status LowerTierReads::Ask(std::size_t count) {
                   .a = static_cast<std::uint64_t>(kWindowLeaseUs),
                   .b = static_cast<std::uint64_t>(kNoWorthLimit),
                   .deadline_ns = deadline_ns_,
-                  .answered_late = true};
+                  .answered_late = true,
+                  .polled = next_ == 0};
   if (worth_ns_ != INT64_MAX)
     request.b = static_cast<std::uint64_t>(std::max<std::int64_t>((worth_ns_ - now_ns) / 1000, 0));
   if (Status status = call->Submit(request, items.used()); !status.ok()) return status;

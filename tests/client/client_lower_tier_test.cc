@@ -332,6 +332,17 @@ TEST_P(LowerTier, AnAnswerIsPolledByItsTicketsId) {
   EXPECT_EQ(ticket.id(), id);
 }
 
+TEST_P(LowerTier, AReadInSeveralWindowsIsPolledByItsTicketsIdAlone) {
+  Reads reads(Numbers(1000, 2999), 1);  // of blocks that are nowhere
+  Ticket<ReadResult> ticket = store->Read(ns, reads.blocks);
+  Store other = node->Connect();
+  Until([&] { return StatusNumber(other, "in_flight") == 1; });  // that call itself
+  std::vector<std::uint64_t> ready;
+  store->Poll(&ready);
+  EXPECT_EQ(ready, std::vector{ticket.id()});
+  EXPECT_EQ(ticket.Wait()->outcomes, std::vector<Code>(reads.of.size(), Code::kMiss));
+}
+
 // Several batches, of which the later ones are on their way while the first is copied.
 TEST_P(LowerTier, ALoadIntoPagesBringsUpWhatLeftMemory) {
   constexpr std::uint64_t kLarge = 1u << 20;
