@@ -197,6 +197,9 @@ Status CheckWriteCount(const wire::Submission& call) {
 Result<store::PartWrite> PartOf(std::span<const std::shared_ptr<memory::StagingArea>> staging,
                                 const wire::WriteItem& item, const Arguments& rest, std::size_t taken) {
   store::PartWrite part;
+  if (item.bytes > kMaxBodyBytes)
+    return Error(Code::kInvalid,
+                 Text("a part of ", item.bytes, " bytes: a body has at most ", kMaxBodyBytes));
   Result<BlockKey> key = KeyOf(item.key);
   if (!key) return Error(std::move(key.error()));
   Result<BlockKey> parent = KeyOf(item.parent, /*none_allowed=*/true);

@@ -763,6 +763,18 @@ TEST(Bounds, WhoNeverCollectsLosesCompletionsAndOthersAreServed) {
   EXPECT_EQ(CodeOf(other.Do(other.Put(1, 0, kBlock))), Code::kOk);
 }
 
+// Staging may have more, and each part of a call as many checksums.
+TEST(Bounds, R13APartOfMoreThanABodyMayHaveIsRefusedBeforeItIsTaken) {
+  TestServer server({.staging_budget_bytes = 2 * kMaxBodyBytes});
+  wire::Hello large = RawClient::NewHello();
+  large.staging_bytes = kMaxBodyBytes + 4096;
+  RawClient client = RawClient::In(server, large);
+  ASSERT_EQ(client.code(), Code::kOk) << client.message();
+  client.Attach();
+  EXPECT_EQ(CodeOf(client.Do(client.Put(1, 0, kMaxBodyBytes + 1))), Code::kInvalid);
+  EXPECT_EQ(CodeOf(client.Do(client.Put(1, 0, kBlock))), Code::kOk);
+}
+
 TEST(Bounds, ASessionThatSubmitsALotDoesNotStarveAnother) {
   TestServer server;
   RawClient greedy = RawClient::In(server), other = RawClient::In(server);
