@@ -116,13 +116,8 @@ Status Sessions::CheckHello(const HelloText& hello) const {
 }
 
 Status Sessions::CheckShare(const OwnerToken& owner, std::uint64_t bytes) const {
-  std::uint64_t has = 0;
-  for (const auto& [id, session] : sessions_) {
-    if (session->caller.owner != owner) continue;
-    for (const auto& area : session->staging) has += area == nullptr ? 0 : area->bytes();
-  }
-  const auto [first, end] = coming_.equal_range(owner);
-  for (auto at = first; at != end; ++at) has += at->second;
+  const auto found = staging_of_.find(owner);
+  const std::uint64_t has = found == staging_of_.end() ? 0 : found->second;
   const std::uint64_t budget = staging_.budget_bytes();
   // What an owner starts with it has whole, as long as there is any.
   if (has < options_.session_staging_bytes && bytes <= options_.session_staging_bytes - has) return Status();
@@ -133,19 +128,30 @@ Status Sessions::CheckShare(const OwnerToken& owner, std::uint64_t bytes) const 
                      " times what is left; end idle sessions or give the node more memory"));
 }
 
+void Sessions::TakeFromShare(const OwnerToken& owner, std::uint64_t bytes) {
+  const auto found = staging_of_.find(owner);
+  if (found == staging_of_.end()) return;  // nothing was added
+  CISTERN_ASSERT(found->second >= bytes);
+  found->second -= bytes;
+  if (found->second == 0) staging_of_.erase(found);
+}
+
 // Staging that is being made is the owner's from the question on: several of its processes that ask at once
 // get no more than they would one after the other.
 class Sessions::Coming final {
  public:
   Coming(Sessions& sessions, const OwnerToken& owner, std::uint64_t bytes)
-      : all_(sessions.coming_), at_(all_.emplace(owner, bytes)) {}
-  ~Coming() { all_.erase(at_); }
+      : sessions_(sessions), owner_(owner), bytes_(bytes) {
+    sessions_.staging_of_[owner_] += bytes_;
+  }
+  ~Coming() { sessions_.TakeFromShare(owner_, bytes_); }
   Coming(const Coming&) = delete;
   Coming& operator=(const Coming&) = delete;
 
  private:
-  std::multimap<OwnerToken, std::uint64_t>& all_;
-  const std::multimap<OwnerToken, std::uint64_t>::iterator at_;
+  Sessions& sessions_;
+  const OwnerToken owner_;
+  const std::uint64_t bytes_;
 };
 
 OwnerToken Sessions::NewOwner() {
@@ -186,6 +192,7 @@ Task<void> Sessions::MakeSession(Fd socket, Peer peer, HelloText hello) {
     Session& session = **built;
     sessions_.emplace(session.caller.session, std::move(*built));
     owners_[session.caller.owner]++;
+    staging_of_[session.caller.owner] += session.staging[0]->bytes();
     counters_.sessions = sessions_.size();
     status = Open(session, std::move(socket), std::move(*process));
     if (!status.ok()) Refuse(fd, status);
@@ -301,6 +308,7 @@ void Sessions::OnSocket(Session& session, std::uint32_t events) {
 void Sessions::TakeStagingBack(Session& session, std::uint64_t area) {
   if (area == 0 || area >= session.staging.size() || session.staging[area] == nullptr)
     return Forged(session, Text("it gives back staging area ", area, ", which is none that it was granted"));
+  TakeFromShare(session.caller.owner, session.staging[area]->bytes());
   session.staging[area].reset();
   counters_.staging_bytes = staging_.used_bytes();
 }
@@ -329,6 +337,7 @@ Task<void> Sessions::GrantStaging(Session& session, std::uint64_t bytes) {
     grant.bytes = (*area)->bytes();
     fd = (*area)->TakeFd();
     if (number == session.staging.size()) session.staging.emplace_back();
+    staging_of_[session.caller.owner] += grant.bytes;
     session.staging[number] = std::move(*area);
   } else {
     grant.code = static_cast<std::uint32_t>(area.error().code());
@@ -519,6 +528,9 @@ Task<void> Sessions::Remove(Session& session) {
   std::erase(active_, &session);
   touches_.Forget(session);
   const OwnerToken owner = session.caller.owner;
+  for (const auto& area : session.staging) {
+    if (area != nullptr) TakeFromShare(owner, area->bytes());
+  }
   sessions_.erase(session.caller.session);
   // Others of the owner that have ended may still have calls in flight.
   if (std::ranges::none_of(sessions_, [&](const auto& one) { return one.second->caller.owner == owner; }))

@@ -85,6 +85,7 @@ class Sessions final : private io::Poller {
   Status CheckHello(const HelloText& hello) const;
   // kBusy where the owner would have more of the staging than it may while others need some.
   Status CheckShare(const OwnerToken& owner, std::uint64_t bytes) const;
+  void TakeFromShare(const OwnerToken& owner, std::uint64_t bytes);
   Task<Result<std::unique_ptr<Session>>> Build(Peer peer, OwnerToken owner, std::uint64_t staging_bytes);
   Status Open(Session& session, Fd socket, Fd process);
   bool Welcomed(Session& session);
@@ -131,8 +132,8 @@ class Sessions final : private io::Poller {
   TaskGroup tasks_;
 
   std::map<catalog::SessionId, std::unique_ptr<Session>> sessions_;
-  std::map<OwnerToken, std::uint32_t> owners_;       // sessions of each
-  std::multimap<OwnerToken, std::uint64_t> coming_;  // staging that is being made, of each
+  std::map<OwnerToken, std::uint32_t> owners_;      // sessions of each
+  std::map<OwnerToken, std::uint64_t> staging_of_;  // bytes that each has, or that are being made for it
   std::uint32_t making_ = 0;
   std::deque<Fd> untaken_;  // of sessions that ended with messages that their clients have not received
   catalog::SessionId last_id_ = 0;
