@@ -61,7 +61,7 @@ struct ServerCounters {
   std::uint64_t refused = 0;       // hellos answered with an error
   std::uint64_t ended_forged = 0;  // sessions ended for what stood in their ring
   std::uint64_t calls = 0;
-  std::uint64_t calls_refused = 0;     // answered kInvalid, kGone or kBusy by the server itself
+  std::uint64_t calls_refused = 0;     // answered kInvalid, or kGone as the node goes down
   std::uint64_t completions_lost = 0;  // a client did not drain its ring
   std::uint64_t touches = 0;
   std::uint64_t touches_lost = 0;  // overwritten in the ring before they were read
