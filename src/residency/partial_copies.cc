@@ -15,18 +15,44 @@ constexpr std::size_t kIdleLooks = 32;
 
 void PartialCopies::Add(PartialCopyPtr copy) {
   bytes_ += copy->record_bytes;
+  const std::uint32_t alignment = context_.slots.arena().geometry().alignment;
+  copy->slot_bytes = memory::SlotSize::For(copy->record_bytes, alignment).bytes;
+  copy->asked = ++asked_;
   const catalog::RecordId record = copy->handle.record;
-  order_.push_back(std::move(copy));
-  const bool added = of_.emplace(record, std::prev(order_.end())).second;
+  Order& order = orders_[copy->slot_bytes];
+  order.push_back(std::move(copy));
+  const bool added = of_.emplace(record, std::prev(order.end())).second;
   CISTERN_ASSERT(added);
+}
+
+void PartialCopies::Asked(catalog::RecordId record) {
+  const Order::iterator at = of_.at(record);
+  (*at)->asked = ++asked_;
+  Order& order = orders_.at((*at)->slot_bytes);
+  order.splice(order.end(), order, at);
 }
 
 void PartialCopies::Remove(catalog::RecordId record) {
   const auto found = of_.find(record);
-  bytes_ -= (*found->second)->record_bytes;
-  at_.erase((*found->second)->place);
-  order_.erase(found->second);
+  const PartialCopyPtr copy = *found->second;
+  bytes_ -= copy->record_bytes;
+  at_.erase(copy->place);
+  const auto order = orders_.find(copy->slot_bytes);
+  order->second.erase(found->second);
+  if (order->second.empty()) orders_.erase(order);
   of_.erase(found);
+}
+
+PartialCopyPtr PartialCopies::First(std::optional<memory::SlotSize> size) const {
+  if (size) {
+    const auto order = orders_.find(size->bytes);
+    return order == orders_.end() ? nullptr : order->second.front();
+  }
+  PartialCopyPtr first;
+  for (const auto& [bytes, order] : orders_) {
+    if (first == nullptr || order.front()->asked < first->asked) first = order.front();
+  }
+  return first;
 }
 
 void PartialCopies::End(catalog::RecordId record) {
@@ -53,27 +79,20 @@ bool PartialCopies::EndIfIdle(catalog::RecordId record) {
 }
 
 bool PartialCopies::EndIdle(std::optional<memory::SlotSize> size) {
-  const std::uint32_t alignment = context_.slots.arena().geometry().alignment;
-  std::vector<catalog::RecordId> busy;
-  catalog::RecordId idle = catalog::kNoId;
-  std::size_t looks = 0;
-  for (const PartialCopyPtr& copy : order_) {
-    if (looks >= kIdleLooks || context_.steps.Spent()) break;
+  const std::uint64_t began = asked_;
+  for (std::size_t looks = 0; looks < kIdleLooks && !context_.steps.Spent(); ++looks) {
+    const PartialCopyPtr copy = First(size);
+    if (copy == nullptr || copy->asked > began) break;
     context_.steps.Count();
     const catalog::RecordId record = copy->handle.record;
-    if (size && memory::SlotSize::For(copy->record_bytes, alignment).bytes != size->bytes) continue;
-    ++looks;
     if (EndIfIdle(record)) {
-      idle = record;
-      break;
+      context_.forest.Fold(record);
+      return true;
     }
-    busy.push_back(record);
+    // Busy copies move to the back, out of the way of the next look.
+    Asked(record);
   }
-  // Busy copies move to the back, out of the way of the next look.
-  for (const catalog::RecordId record : busy) Asked(record);
-  if (idle == catalog::kNoId) return false;
-  context_.forest.Fold(idle);
-  return true;
+  return false;
 }
 
 void PartialCopies::EndIdleAt(arena::Place place) {
@@ -86,9 +105,9 @@ void PartialCopies::EndIdleAt(arena::Place place) {
 Task<void> PartialCopies::EndAll(bool reading_only) {
   for (std::size_t left = size(); left > 0; --left) {
     if (context_.steps.Spent()) co_await Yield();
-    if (order_.empty()) co_return;
+    const PartialCopyPtr copy = First();
+    if (copy == nullptr) co_return;
     context_.steps.Count();
-    const PartialCopyPtr copy = order_.front();
     const catalog::RecordId record = copy->handle.record;
     if (reading_only && copy->reads == 0) {
       Asked(record);

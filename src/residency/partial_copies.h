@@ -28,6 +28,8 @@ struct PartialCopy {
 
   catalog::RecordHandle handle;
   std::uint64_t record_bytes = 0;
+  std::uint64_t slot_bytes = 0;            // of the slot that it takes
+  std::uint64_t asked = 0;                 // the larger, the later it was asked for
   arena::Place place = catalog::kNowhere;  // none while it has no slot yet
   std::uint64_t generation = 0;            // of its slot, or what it will be when the first segments are here
   bool placing = false;                    // a search for its slot is under way
@@ -100,19 +102,24 @@ class PartialCopies final {
   // The copy in a slot ends if it is idle; its record may be folded.
   void EndIdleAt(arena::Place place);
   // The copy becomes the one asked for last.
-  void Asked(catalog::RecordId record) { order_.splice(order_.end(), order_, of_.at(record)); }
+  void Asked(catalog::RecordId record);
   void Add(PartialCopyPtr copy);
   // The copy has its slot from now on and is found by it.
   void Placed(const PartialCopy& copy) { at_.emplace(copy.place, copy.handle.record); }
 
  private:
+  using Order = std::list<PartialCopyPtr>;  // asked for longest ago first
+
   void Remove(catalog::RecordId record);
+  // The one asked for longest ago, of all or in slots of this size; null: there is none.
+  PartialCopyPtr First(std::optional<memory::SlotSize> size = std::nullopt) const;
 
   const StoreContext context_;
   Residents& residents_;
-  std::uint64_t bytes_ = 0;          // of the copies' slots
-  std::list<PartialCopyPtr> order_;  // asked for longest ago first
-  std::unordered_map<catalog::RecordId, std::list<PartialCopyPtr>::iterator> of_;
+  std::uint64_t bytes_ = 0;  // of the copies' slots
+  std::uint64_t asked_ = 0;
+  std::unordered_map<std::uint64_t, Order> orders_;  // by bytes of a slot; none is empty
+  std::unordered_map<catalog::RecordId, Order::iterator> of_;
   std::unordered_map<arena::Place, catalog::RecordId> at_;
 };
 

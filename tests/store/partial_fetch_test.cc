@@ -240,6 +240,45 @@ TEST_F(PartialFetchTest, P5PartialCopiesTakeAnEighthOfMemoryAtMostAndLeaveItForA
   ExpectExact(leased, 0, {3, 1});
 }
 
+TEST_F(PartialFetchTest, P5PassagesOfAnotherSizeKeepNoPutOut) {
+  constexpr std::uint64_t kBytes = kSegment + 4 * kKiB, kCount = 160;
+  store::TestStoreOptions options = With(Promotion::kSecondHit);
+  options.headers = 4;
+  options.store.max_blocks = 0;
+  flash::FlashOptions flash;
+  flash.region_bytes = 4u << 20;
+  flash.devices.push_back({"flash0", 512u << 20});
+  options.tier = OnFlash(flash);
+  Make(options);
+  std::vector<catalog::BlockName> names;
+  for (std::uint64_t n = 0; n < kCount; ++n) {
+    ASSERT_EQ(Put(n, std::nullopt, kBytes), store::State::kPublished);
+    names.push_back({store::Key(n), 0, {1, 1}});
+  }
+  t->Settle();
+  constexpr std::uint64_t kOther = 1000 * kKiB;
+  std::uint64_t next = 1000;
+  const std::uint64_t fill = 2 * t->geometry.slots_bytes() / kOther;
+  for (; next < 1000 + fill; ++next) {
+    ASSERT_EQ(Put(next, std::nullopt, kOther), store::State::kPublished);
+    t->Settle();
+  }
+  for (std::uint64_t n = 0; n < kCount; ++n) ASSERT_FALSE(Here(n)) << n;
+  auto grant = t->Run(t->store->Acquire(Me(), ns.slot, names, kLeaseUs, Soon()));
+  ASSERT_TRUE(grant.has_value());
+  for (const store::ViewGrant& view : grant->views) ASSERT_EQ(view.code, Code::kOk);
+  ASSERT_EQ(Passed(), kCount) << "all of them pass";
+  Release(*grant);
+  for (std::uint64_t i = 0; i < fill / 2; ++i, ++next) {
+    auto put = t->store->Write(Me(), ns.slot, {Part(next, std::nullopt, kOther)}, Soon());
+    // The clock stands as long as something is ready.
+    for (std::size_t steps = 10'000; steps > 0 && !put.done(); --steps) t->loop->executor().RunReady(1);
+    ASSERT_TRUE(put.done()) << i;
+    ASSERT_EQ(t->Run(std::move(put))[0].state, store::State::kPublished) << i;
+    t->Settle();
+  }
+}
+
 TEST_F(PartialFetchTest, AReportOfABlockThatIsNotInMemoryHarmsNobody) {
   Begin();
   const store::AcquireGrant grant = Get(0, {1, 1});
