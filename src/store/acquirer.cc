@@ -48,6 +48,7 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
   const std::uint64_t now_s = context_.catalog.NowS();
   const std::uint32_t cuts = context_.forest.cuts();
   std::array<catalog::BlockId, catalog::Catalog::kFoundAhead> ahead;
+  std::uint64_t kept = 0;           // of memory, once what is fetched is there
   std::uint64_t found_in_step = 0;  // a record found in an earlier step may have left since
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (context_.steps.Spent()) co_await Yield();
@@ -82,7 +83,7 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
         continue;
       }
       PendingView one{.index = i};
-      if (StartFetch(blocks[i], record, worth, &one, &view)) pending.push_back(std::move(one));
+      if (StartFetch(blocks[i], record, worth, &kept, &one, &view)) pending.push_back(std::move(one));
       continue;
     }
     const catalog::RecordHandle handle = context_.catalog.HandleOf(record);
@@ -105,17 +106,18 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
     const catalog::Record& r = context_.forest.record(record);
     references.push_back(std::move(reference));
     bytes.push_back(context_.slots.SlotBytes(r.place));
+    kept += bytes.back();
     views.push_back(i);
     view = {.code = Code::kOk, .place = r.place, .bytes = r.body_bytes, .generation = r.generation};
   }
   for (PendingView& one : pending) {
     if (context_.steps.Spent()) co_await Yield();
     ViewGrant& view = grant.views[one.index];
-    std::uint64_t kept = 0;
-    const Status status = co_await Await(one, blocks[one.index].key, worth, &view, &kept, stations);
+    std::uint64_t its = 0;
+    const Status status = co_await Await(one, blocks[one.index].key, worth, &view, &its, stations);
     if (status.ok()) {
       references.push_back(std::move(one.reference));
-      bytes.push_back(kept);
+      bytes.push_back(its);
       views.push_back(one.index);
       continue;
     }
@@ -123,14 +125,14 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
     one.reference.Drop();
   }
   // Meanwhile other callers may have taken the room, and what was found may have been lost.
-  const Result<std::uint64_t> kept = co_await residents_.CheckGrant(caller.owner, references, bytes, cuts);
-  if (!kept) {
+  const Result<std::uint64_t> granted = co_await residents_.CheckGrant(caller.owner, references, bytes, cuts);
+  if (!granted) {
     for (residency::RecordReference& reference : references) {
       if (context_.steps.Spent()) co_await Yield();
       reference.Drop();
     }
     context_.counters.busy.Add();
-    co_return std::unexpected(kept.error());
+    co_return std::unexpected(granted.error());
   }
   for (std::size_t i = 0; i < references.size(); ++i) {
     if (!references[i].holds()) grant.views[views[i]] = {.code = Code::kMiss};
@@ -138,7 +140,7 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
   std::erase_if(references, [](const residency::RecordReference& reference) { return !reference.holds(); });
   if (references.empty()) co_return grant;
   context_.counters.leases_granted.Add();
-  grant.lease = context_.leases.Add(caller, residency::DetachAll(references), *kept,
+  grant.lease = context_.leases.Add(caller, residency::DetachAll(references), *granted,
                                     context_.clock.Now().PlusUs(std::min(lease_us, kMaxLeaseUs)));
   co_return grant;
 }
@@ -226,9 +228,23 @@ Task<Status> Acquirer::ReportBad(std::uint32_t slot, std::span<const catalog::Bl
   co_return Status();
 }
 
+std::uint64_t Acquirer::SlotBytesOf(const catalog::Record& r) const {
+  const catalog::TreeId tree = context_.forest.block(r.block).tree;
+  const std::uint64_t bytes = context_.catalog.RecordBytesOf(tree, r.group, r.body_bytes);
+  return memory::SlotSize::For(bytes, context_.slots.arena().geometry().alignment).bytes;
+}
+
 bool Acquirer::StartFetch(const catalog::BlockName& asked, catalog::RecordId record, Instant worth,
-                          PendingView* pending, ViewGrant* view) {
+                          std::uint64_t* kept, PendingView* pending, ViewGrant* view) {
   catalog::Record& r = context_.forest.record(record);
+  const std::uint64_t slot_bytes = SlotBytesOf(r);
+  if (*kept + slot_bytes > context_.slots.bytes()) {
+    // It would wait for room in vain, and hold others up with it.
+    context_.counters.busy.Add();
+    view->code = Code::kBusy;
+    context_.forest.Fold(record);
+    return false;
+  }
   const record::BodySpan span = context_.catalog.SpanOf(r, asked.asked);
   const std::uint64_t asked_bytes = span.bytes;
   const std::int64_t worth_us = worth.UsSince(context_.clock.Now());
@@ -263,6 +279,7 @@ bool Acquirer::StartFetch(const catalog::BlockName& asked, catalog::RecordId rec
     context_.forest.Fold(record);
     return false;
   }
+  *kept += slot_bytes;
   pending->reference = residency::RecordReference(residents_, context_.catalog.HandleOf(record));
   if (way == policy::FetchChoice::kWhole) {
     pending->fetch = fetcher_.Start(record);

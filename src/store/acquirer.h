@@ -77,9 +77,12 @@ class Acquirer final {
   // The records of blocks that are all in memory and verified, or in no tier (kNoId); false for others.
   bool FindAtOnce(catalog::TreeId tree, std::span<const catalog::BlockName> blocks,
                   std::span<catalog::RecordId> records);
-  // References a block in the lower tier, if its bytes would be in memory in time.
+  // Of the slot that the record takes in memory.
+  std::uint64_t SlotBytesOf(const catalog::Record& record) const;
+  // References a block in the lower tier, if its bytes would be in memory in time, and there beside the
+  // `kept` bytes that the call has or fetches already, to which its slot's are added.
   bool StartFetch(const catalog::BlockName& asked, catalog::RecordId record, Instant worth,
-                  PendingView* pending, ViewGrant* view);
+                  std::uint64_t* kept, PendingView* pending, ViewGrant* view);
   // kTooLate; kBusy where there was no room to fetch the block into; kMiss for one that was lost or could not
   // be read. `bytes`: what the view keeps of memory.
   Task<Status> Await(const PendingView& pending, const BlockKey& key, Instant worth, ViewGrant* view,

@@ -3,6 +3,8 @@
 // was dropped stays away whatever the media hold, and trouble below costs cache only.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "arena/layout.h"
 #include "flash/format.h"
 #include "flash_store.h"
@@ -148,6 +150,23 @@ TEST_F(FullMemoryTest, P5AFetchWithoutRoomIsBusyAndNoMiss) {
   EXPECT_EQ(Acquire({1}, Me()).views[0].code, Code::kBusy);
   ASSERT_TRUE(t->store->Release(Me(), leased.lease).ok());
   EXPECT_EQ(Acquire({1}, Me()).views[0].code, Code::kOk);
+}
+
+TEST_F(FullMemoryTest, P5WhatMemoryCannotHaveBesideTheRestOfAnAcquireIsBusyAtOnce) {
+  std::vector<std::uint64_t> all;
+  for (std::uint64_t n = 100; n < 100 + 2 * t->slots->counts().slots; ++n) {
+    ASSERT_EQ(Put(n, {}, kMiB), store::State::kPublished);
+    t->Settle();
+    all.push_back(n);
+  }
+  const store::AcquireGrant grant = Acquire(all, Me());
+  std::uint64_t ok = 0, busy = 0;
+  for (const store::ViewGrant& view : grant.views) (view.code == Code::kOk ? ok : busy) += 1;
+  EXPECT_EQ(ok, t->slots->counts().slots);
+  EXPECT_TRUE(std::ranges::all_of(grant.views, [](const store::ViewGrant& view) {
+    return view.code == Code::kOk || view.code == Code::kBusy;
+  })) << "none waited for room until its deadline";
+  EXPECT_EQ(Count(Counters().fetch_failed), 0u);
 }
 
 TEST_F(FullMemoryTest, P5WhoGetsNothingIsNotToldThatItIsTooMuch) {
