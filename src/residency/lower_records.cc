@@ -53,6 +53,8 @@ Task<bool> LowerRecords::Keep(const tier::TierEntry& entry, std::uint64_t kept_b
     owner_.Lose(block, LossReason::kNoRoom);
   } else {
     context_.counters.evicted_below.Add();
+    ++context_.catalog.counted().At(b.tree).evicted;
+    context_.catalog.gone().Note(b.key_hash(), catalog::WentBy::kEvicted);
     removal_.Remove(context_.forest.Take(block, entry.group));
   }
   co_return false;
@@ -117,8 +119,9 @@ Task<void> LowerRecords::Lose(tier::LocationRange range) {
       const bool leased =
           copy->record != catalog::kNoId && context_.forest.record(copy->record).references > 0;
       if (leased || context_.forest.block(id).first_child != catalog::kNoId) {
-        owner_.Lose(id, LossReason::kNoRoom);
+        owner_.Lose(id, LossReason::kBad);
       } else {
+        context_.catalog.gone().Note(key_hash, catalog::WentBy::kBad);
         removal_.Remove(context_.forest.Take(id, group));
       }
     }

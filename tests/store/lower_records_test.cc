@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// What becomes of records in the lower tier whose room is given up, whose device goes, and whose bytes rot.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "flash_store.h"
+#include "store/block_store_fixture.h"
+
+namespace cistern {
+namespace {
+
+constexpr std::uint64_t kMiB = 1u << 20;
+
+class LowerRecordsTest : public store::BlockStoreTest {
+ protected:
+  // Room for `resident` blocks in memory, and for `flash_bytes` on each of `devices` devices.
+  static store::TestStoreOptions With(std::uint64_t resident, std::uint64_t flash_bytes,
+                                      std::size_t devices = 1) {
+    store::TestStoreOptions options;
+    options.store.max_blocks = resident;
+    options.store.max_lower_blocks = 16'384;
+    options.store.read_ahead_bytes = 0;
+    flash::FlashOptions flash;
+    flash.region_bytes = 256u << 10;
+    for (std::size_t i = 0; i < devices; ++i) flash.devices.push_back({Text("flash", i), flash_bytes});
+    options.tier = OnFlash(flash);
+    return options;
+  }
+  void PutSingly(std::uint64_t first, std::uint64_t last) {
+    for (std::uint64_t n = first; n <= last; ++n) {
+      bodies_.clear();
+      ASSERT_EQ(Put(n, std::nullopt), store::State::kPublished) << n;
+      t->Settle();
+    }
+  }
+  void Reboot() {
+    t->Stop();
+    t->ForgetMemory();
+    t->Start();
+    ASSERT_TRUE(t->recovered.ok()) << t->recovered.ToString();
+    Attach(store::OneGroup());
+  }
+  const catalog::StoreCounters& Counters() { return t->store->counters(); }
+};
+
+TEST_F(LowerRecordsTest, WhatLeftWithItsRegionIsAMissOfEviction) {
+  Make(With(4, 2 * kMiB));
+  PutSingly(0, 700);
+  ASSERT_EQ(Match(0, 0), 0u);
+  EXPECT_EQ(Counters().miss_evicted.value(), 1u);
+  EXPECT_EQ(Counters().miss_unknown.value(), 0u);
+}
+
+TEST_F(LowerRecordsTest, WhatADeviceTookAlongIsABadMiss) {
+  Make(With(4, 2 * kMiB, 2));
+  PutSingly(0, 63);
+  for (std::uint64_t n = 100; n < 140; ++n) {
+    ASSERT_EQ(Put(n, n == 100 ? std::nullopt : std::optional(n - 1)), store::State::kPublished);
+    t->Settle();
+  }
+  PutSingly(200, 203);  // so that nothing of the chain is in memory
+  ASSERT_TRUE(FlashOf(*t).TakeOut("flash0").ok());
+  t->Settle();
+  std::uint64_t gone = 0;
+  for (std::uint64_t n = 0; n < 64; ++n) gone += 1 - Match(n, n);
+  ASSERT_GT(gone, 0u);
+  EXPECT_EQ(Counters().miss_bad.value(), gone);
+  ASSERT_LT(Match(100, 139), 40u);
+  EXPECT_GT(Counters().miss_bad.value(), gone) << "so is one that others descend from";
+  EXPECT_EQ(Counters().miss_unknown.value() + Counters().miss_evicted.value(), 0u);
+}
+
+}  // namespace
+}  // namespace cistern
