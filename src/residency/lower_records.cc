@@ -23,16 +23,7 @@ Task<bool> LowerRecords::Keep(const tier::TierEntry& entry, std::uint64_t kept_b
   if (copy.in_memory) {
     const bool fits = kept_bytes + entry.record_bytes <= room_bytes / 8 * 7;
     if (memory_goes_ && fits && !expired) co_return true;
-    // Still in memory: it is written again when its turn comes.
-    ++gave_up_;
-    catalog::Record& r = context_.forest.record(copy.record);
-    lower_.Forget(context_.forest.block(block).tree, copy);
-    r.location = {};
-    if (memory_goes_) {
-      write_back_.Want(copy.record);
-    } else {
-      write_back_.NoteGivenUp(copy.record);
-    }
+    GiveUpCopy(block, copy);
     co_return false;
   }
   if (copy.record != catalog::kNoId) partial_copies_.EndIfIdle(copy.record);
@@ -58,6 +49,18 @@ Task<bool> LowerRecords::Keep(const tier::TierEntry& entry, std::uint64_t kept_b
     removal_.Remove(context_.forest.Take(block, entry.group));
   }
   co_return false;
+}
+
+// It is written again when its turn comes.
+void LowerRecords::GiveUpCopy(catalog::BlockId block, const catalog::Forest::Copy& copy) {
+  ++gave_up_;
+  lower_.Forget(context_.forest.block(block).tree, copy);
+  context_.forest.record(copy.record).location = {};
+  if (memory_goes_) {
+    write_back_.Want(copy.record);
+  } else {
+    write_back_.NoteGivenUp(copy.record);
+  }
 }
 
 // A quota counts bodies, and records may take twice as much: what a reserve keeps beyond what the tier can
@@ -101,6 +104,7 @@ Task<void> LowerRecords::Lose(tier::LocationRange range) {
     context_.steps.Count();
     const catalog::KeyHash key_hash = context_.forest.block(id).key_hash();
     for (std::uint16_t group = 0; group < kMaxGroups; ++group) {
+      if (context_.steps.Spent()) co_await Yield();
       // The block may have been freed with its last group's record.
       if (!context_.forest.block(id).has_key() || context_.forest.block(id).is(catalog::Block::kCut) ||
           context_.forest.block(id).key_hash() != key_hash) {
@@ -110,8 +114,7 @@ Task<void> LowerRecords::Lose(tier::LocationRange range) {
       context_.steps.Count();
       if (!copy || !range.contains(copy->location)) continue;
       if (copy->in_memory) {
-        lower_.Forget(context_.forest.block(id).tree, *copy);
-        context_.forest.record(copy->record).location = {};
+        GiveUpCopy(id, *copy);
         continue;
       }
       context_.counters.lost_below.Add();

@@ -71,5 +71,22 @@ TEST_F(LowerRecordsTest, WhatADeviceTookAlongIsABadMiss) {
   EXPECT_EQ(Counters().miss_unknown.value() + Counters().miss_evicted.value(), 0u);
 }
 
+TEST_F(LowerRecordsTest, WhatMemoryHasOfADeviceThatWentIsWrittenToTheOthers) {
+  constexpr std::uint64_t kChain = 6'000;  // more than the cleaner looks at
+  store::TestStoreOptions options = With(12'000, 64 * kMiB, 2);
+  options.store.lower.admit = Admission::kAll;
+  Make(options);
+  PutChain(0, kChain - 1);
+  bodies_.clear();
+  t->Settle();
+  ASSERT_EQ(Counters().written_down.value(), kChain);
+  const std::uint64_t live = FlashOf(*t).live_bytes();
+  ASSERT_TRUE(FlashOf(*t).TakeOut("flash0").ok());
+  ASSERT_LT(FlashOf(*t).live_bytes(), live);
+  t->Settle();
+  EXPECT_GT(Counters().written_down.value(), kChain);
+  EXPECT_EQ(FlashOf(*t).live_bytes(), live) << "all of them are there again";
+}
+
 }  // namespace
 }  // namespace cistern
