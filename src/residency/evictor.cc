@@ -6,8 +6,10 @@ namespace cistern::residency {
 bool Evictor::MayGo(catalog::RecordId record) const {
   const catalog::Record& r = context_.forest.record(record);
   if (r.references > 0) return false;
-  // A record in the lower tier too: memory's is not the last copy.
-  if (r.in_lower_tier()) return true;
+  // A record in the lower tier too: memory's is not the last copy, unless its device left service and what it
+  // had is yet to be given up.
+  if (r.in_lower_tier() && (lower_.outs() == 0 || lower_->EstimateUs(r.location, 1) != tier::Tier::kNever))
+    return true;
   if (r.is(catalog::Record::kBehind)) return true;
   const catalog::Block& b = context_.forest.block(r.block);
   if (b.first_child != catalog::kNoId) return false;

@@ -88,5 +88,25 @@ TEST_F(LowerRecordsTest, WhatMemoryHasOfADeviceThatWentIsWrittenToTheOthers) {
   EXPECT_EQ(FlashOf(*t).live_bytes(), live) << "all of them are there again";
 }
 
+TEST_F(LowerRecordsTest, ADeviceThatWentTakesNothingThatMemoryHas) {
+  constexpr std::uint64_t kMemory = 64, kChain = 62, kPuts = 10;
+  Make(With(kMemory, 32 * kMiB));
+  for (std::uint64_t n = 1'000; n < 4'000; ++n) {
+    bodies_.clear();
+    ASSERT_EQ(Put(n, std::nullopt), store::State::kPublished) << n;
+    if (n % 32 == 0) t->Settle();
+  }
+  for (std::uint64_t n = 0; n < kChain; ++n) {
+    ASSERT_EQ(Put(n, n == 0 ? std::nullopt : std::optional(n - 1)), store::State::kPublished);
+    t->Settle();
+  }
+  for (std::uint64_t n = 0; n < kChain; ++n) ASSERT_TRUE(Here(n));
+  ASSERT_TRUE(FlashOf(*t).TakeOut("flash0").ok());
+  for (std::uint64_t n = 10'000; n < 10'000 + kPuts; ++n)
+    ASSERT_EQ(Put(n, std::nullopt), store::State::kPublished) << n;
+  t->Settle();
+  EXPECT_GE(Match(0, kChain - 1), kMemory - kPuts) << "what left for the puts left leaf by leaf";
+}
+
 }  // namespace
 }  // namespace cistern
