@@ -120,8 +120,7 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
     went = 0;
     giver.reset();
   }
-  context_.counters.writes_without_room.Add();
-  context_.counters.busy.Add();
+  if (whom.put) context_.counters.writes_without_room.Add();
   co_return Error(Code::kBusy,
                   "write: no room, and nothing may go: all that is here is leased, in use, or has "
                   "something below it that is");

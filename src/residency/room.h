@@ -28,6 +28,7 @@ struct RoomFor {
   std::optional<std::uint64_t> age{};
   bool waits = true;   // for what may go later
   bool evicts = true;  // else room is what moves far
+  bool put = false;    // counted where nothing may go for it
 };
 
 class Room final {

@@ -325,9 +325,9 @@ Task<void> Writer::FindSlot(const residency::SlotFill& fill, PartJob& job, Insta
   const catalog::NamespaceEntry* entry = context_.catalog.EntryOf(tree);
   const bool full = entry != nullptr && entry->groups[job.part.group].reach == Reach::kFull;
   const policy::Standing standing = full ? context_.pending[job.put].standing : policy::Standing();
-  const auto place =
-      co_await room_.Make(fill, puts_.RecordBytesOf(context_.pending[job.put]), deadline,
-                          {.standing = standing, .group = context_.catalog.GroupOf(tree), .node = node});
+  const auto place = co_await room_.Make(
+      fill, puts_.RecordBytesOf(context_.pending[job.put]), deadline,
+      {.standing = standing, .group = context_.catalog.GroupOf(tree), .node = node, .put = true});
   if (place) {
     puts_.GiveSlot(job.put, *place);
     co_return;

@@ -148,6 +148,7 @@ TEST_F(FullMemoryTest, P5AFetchWithoutRoomIsBusyAndNoMiss) {
   const store::AcquireGrant leased = Acquire(held, Me());
   ASSERT_NE(leased.lease, 0u);
   EXPECT_EQ(Acquire({1}, Me()).views[0].code, Code::kBusy);
+  EXPECT_EQ(Count(Counters().writes_without_room), 0u) << "it is no put";
   ASSERT_TRUE(t->store->Release(Me(), leased.lease).ok());
   EXPECT_EQ(Acquire({1}, Me()).views[0].code, Code::kOk);
 }
