@@ -43,9 +43,11 @@ class LowerRecords final : public tier::TierOwner {
   Task<void> Reclaimed() override;
   void DeviceOut(tier::LocationRange range) override;
 
+  // Memory alone has the record from now on.
+  void GiveUpCopy(catalog::BlockId block, const catalog::Forest::Copy& copy);
   // Memory goes with its host before long: what it has needs its copy in the lower tier.
   void SetMemoryGoes(bool goes) { memory_goes_ = goes; }
-  // Copies of records in memory that were given up with their room or their device, ever.
+  // Copies of records in memory that were given up with their room or their device, or were bad, ever.
   std::uint64_t gave_up() const { return gave_up_; }
 
   // Recovery is over: blocks that a device took along during it are lost from now on.
@@ -55,8 +57,6 @@ class LowerRecords final : public tier::TierOwner {
   // The block whose record lies at the entry's location, and the record's facts; kNoId for none. It may be
   // waiting to be collected.
   std::pair<catalog::BlockId, catalog::Forest::Copy> FindThere(const tier::TierEntry& entry);
-  // Memory alone has the record from now on.
-  void GiveUpCopy(catalog::BlockId block, const catalog::Forest::Copy& copy);
   // What the group has in the lower tier stays where room is given up.
   bool Reserved(policy::QuotaGroup group);
   Task<void> MediumLost(tier::LocationRange range);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/format.h"
 #include "residency/aligned_bytes.h"
 
 namespace cistern::residency {
@@ -50,14 +51,11 @@ Task<void> Scrubber::Scrub() {
       const auto copy = context_.forest.See(block, group);
       context_.steps.Count();
       if (!copy || (copy->record != catalog::kNoId && fetcher_.fetching(copy->record))) continue;
-      bytes_ -= copy->body_bytes;
-      context_.counters.scrubbed_bytes.Add(copy->body_bytes);
-      if (!copy->in_memory) {
-        co_await ScrubLower(block, *copy);
-      } else if (context_.forest.record(copy->record).references == 0) {
-        const RecordReference reference(residents_, context_.catalog.HandleOf(copy->record));
-        co_await verifier_.Verify(reference.handle());
-      }
+      if (copy->in_memory && context_.forest.record(copy->record).references == 0)
+        co_await ScrubMemory(context_.catalog.HandleOf(copy->record), copy->body_bytes);
+      if (block >= context_.forest.block_end() || context_.forest.block(block).key_hash() != key_hash) break;
+      const auto left = context_.forest.See(block, group);
+      if (left && !left->location.none()) co_await ScrubLower(block, *left);
     }
   }
   if (outs != lower_.outs()) co_return;  // another goes on from here
@@ -66,10 +64,22 @@ Task<void> Scrubber::Scrub() {
   running_.reset();
 }
 
+void Scrubber::NoteRead(std::uint32_t bytes) {
+  bytes_ -= bytes;
+  context_.counters.scrubbed_bytes.Add(bytes);
+}
+
+Task<void> Scrubber::ScrubMemory(catalog::RecordHandle handle, std::uint32_t body_bytes) {
+  NoteRead(body_bytes);
+  const RecordReference reference(residents_, handle);
+  co_await verifier_.Verify(handle);
+}
+
 Task<void> Scrubber::ScrubLower(catalog::BlockId block, catalog::Forest::Copy copy) {
   const catalog::TreeId tree = context_.forest.block(block).tree;
   const std::uint64_t bytes = context_.catalog.RecordBytesOf(tree, copy.group, copy.body_bytes);
   if (bytes == 0) co_return;
+  NoteRead(copy.body_bytes);
   const AlignedBytes buffer(bytes);
   auto fetched = co_await lower_->FetchSome(copy.location, bytes, buffer.span(), 0, {});
   bool sound = false;
@@ -84,10 +94,17 @@ Task<void> Scrubber::ScrubLower(catalog::BlockId block, catalog::Forest::Copy co
   if (block >= context_.forest.block_end() || context_.forest.block(block).is(catalog::Block::kCut))
     co_return;
   const auto now = context_.forest.See(block, copy.group);
-  if (!now || now->location != copy.location || now->in_memory) co_return;
+  if (!now || now->location != copy.location) co_return;
+  context_.log.Log(
+      LogLevel::kWarning, lower_->Describe(copy.location), ": the scrubber ",
+      fetched ? "found a record that fails its seal"
+              : Text("could not read a record (", fetched.error().message(), ")"),
+      now->in_memory ? "; it is written again from memory" : "; it goes with what descends from it");
+  if (now->in_memory) {
+    lower_records_.GiveUpCopy(block, *now);
+    co_return;
+  }
   context_.counters.cut_bad.Add();
-  context_.log.Log(LogLevel::kWarning, lower_->Describe(copy.location),
-                   ": the scrubber found a record that fails its seal; it goes with what descends from it");
   owner_.Lose(block, LossReason::kBad);
 }
 

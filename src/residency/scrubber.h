@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scrubber reads every record again in the background, in each tier, at a low rate: a record that fails
-// its seal is lost before a client asks for it.
+// The scrubber reads every record again in the background, in each tier, at a low rate, except in memory
+// while it is leased: a record that fails its seal is lost before a client asks for it, or is written again
+// from memory.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include "residency/block_owner.h"
 #include "residency/context.h"
 #include "residency/fetcher.h"
+#include "residency/lower_records.h"
 #include "residency/lower_tier.h"
 #include "residency/residents.h"
 #include "residency/verifier.h"
@@ -19,13 +21,14 @@ namespace cistern::residency {
 class Scrubber final {
  public:
   Scrubber(const StoreContext& context, BlockOwner& owner, LowerTier& lower, Residents& residents,
-           Verifier& verifier, Fetcher& fetcher)
+           Verifier& verifier, Fetcher& fetcher, LowerRecords& lower_records)
       : context_(context),
         owner_(owner),
         lower_(lower),
         residents_(residents),
         verifier_(verifier),
-        fetcher_(fetcher) {}
+        fetcher_(fetcher),
+        lower_records_(lower_records) {}
   Scrubber(const Scrubber&) = delete;
   Scrubber& operator=(const Scrubber&) = delete;
 
@@ -36,6 +39,8 @@ class Scrubber final {
 
  private:
   Task<void> Scrub();
+  void NoteRead(std::uint32_t bytes);
+  Task<void> ScrubMemory(catalog::RecordHandle handle, std::uint32_t body_bytes);
   Task<void> ScrubLower(catalog::BlockId block, catalog::Forest::Copy copy);
 
   const StoreContext context_;
@@ -44,6 +49,7 @@ class Scrubber final {
   Residents& residents_;
   Verifier& verifier_;
   Fetcher& fetcher_;
+  LowerRecords& lower_records_;
   std::optional<std::uint64_t> running_;  // LowerTier::outs when it began
   catalog::BlockId at_ = 0;
   std::int64_t bytes_ = 0;  // may be read now

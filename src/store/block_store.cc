@@ -96,10 +96,10 @@ struct BlockStore::Rooms {
         fetcher(context, owner, lower, residents, partial_copies, evictor, room),
         partial_fetch(context, lower, residents, partial_copies, room, fetcher),
         turns(context, lower, residents, fetcher),
-        scrubber(context, owner, lower, residents, verifier, fetcher),
         tombstones(context, lower),
         journal_marks(context, lower),
         lower_records(context, owner, lower, partial_copies, removal, write_back, tombstones),
+        scrubber(context, owner, lower, residents, verifier, fetcher, lower_records),
         quota_sweep(context, lower, partial_copies, removal),
         puts(context, removal),
         deletions(context, removal, puts),
@@ -158,10 +158,10 @@ struct BlockStore::Rooms {
   residency::Fetcher fetcher;
   residency::PartialFetch partial_fetch;
   residency::AwaitedTurns turns;
-  residency::Scrubber scrubber;
   residency::Tombstones tombstones;
   residency::JournalMarks journal_marks;
   residency::LowerRecords lower_records;
+  residency::Scrubber scrubber;
   residency::QuotaSweep quota_sweep;
 
   OpenPuts puts;

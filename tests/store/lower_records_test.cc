@@ -108,5 +108,27 @@ TEST_F(LowerRecordsTest, ADeviceThatWentTakesNothingThatMemoryHas) {
   EXPECT_GE(Match(0, kChain - 1), kMemory - kPuts) << "what left for the puts left leaf by leaf";
 }
 
+TEST_F(LowerRecordsTest, TheScrubberReadsOnFlashWhatMemoryHasToo) {
+  store::TestStoreOptions options = With(64, 4 * kMiB);
+  options.store.scrub_bytes_per_s = 1 * kMiB;
+  Make(options);
+  PutChain(0, 15);
+  t->Settle();
+  const std::vector<std::byte> wanted = store::Body(5, 4096);
+  const std::string path = "flash0/flash";
+  for (std::uint64_t offset = 0; offset + 4096 <= t->disk.Bytes(path).size(); offset += 4096) {
+    if (std::memcmp(t->disk.Bytes(path).data() + offset, wanted.data(), 4096) == 0)
+      t->disk.Flip(path, offset, std::byte{1});
+  }
+  const std::uint64_t rounds = Counters().scrub_rounds.value();
+  for (int i = 0; i < 100 && Counters().scrub_rounds.value() < rounds + 2; ++i) {
+    t->clock.AdvanceUs(100'000);
+    t->Settle();
+  }
+  Reboot();
+  ASSERT_EQ(Match(0, 15), 16u);
+  for (std::uint64_t n = 0; n < 16; ++n) ReadLeased(n, 4096);
+}
+
 }  // namespace
 }  // namespace cistern
