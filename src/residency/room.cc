@@ -310,7 +310,7 @@ Task<bool> Room::MoveTo(catalog::RecordId record, const record::SealView& seal, 
   const catalog::Record& now = context_.forest.record(record);
   const bool same = context_.catalog.Lives(handle) && now.place == r.place;
   const bool wanted = same && sound && now.references == 1;
-  reference.Drop();
+  reference.Drop(Residents::Used::kNo);
   if (!wanted) {
     context_.slots.Free(to);
     if (same && !sound) evictor_.LoseBad(record);

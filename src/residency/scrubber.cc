@@ -71,8 +71,9 @@ void Scrubber::NoteRead(std::uint32_t bytes) {
 
 Task<void> Scrubber::ScrubMemory(catalog::RecordHandle handle, std::uint32_t body_bytes) {
   NoteRead(body_bytes);
-  const RecordReference reference(residents_, handle);
+  RecordReference reference(residents_, handle);
   co_await verifier_.Verify(handle);
+  reference.Drop(Residents::Used::kNo);
 }
 
 Task<void> Scrubber::ScrubLower(catalog::BlockId block, catalog::Forest::Copy copy) {

@@ -335,7 +335,7 @@ std::vector<tier::AppendRequest> WriteBack::WithoutDead(std::deque<BatchItem>& i
       continue;
     }
     EndWriting(item);
-    item.reference.Drop();
+    item.reference.Drop(Residents::Used::kNo);
     if (lives) Queue(handle.record, More::kNo);
   }
   items = std::move(living);
@@ -371,7 +371,7 @@ void WriteBack::Written(BatchItem& item, tier::Location location) {
       lower_->Forget(location, item.record_bytes);
     }
   }
-  item.reference.Drop();
+  item.reference.Drop(Residents::Used::kNo);
   // The record may be evicted now, whatever descends from it.
   if (lives && context_.forest.record(handle.record).references == 0) residents_.Unpark(handle.record);
 }

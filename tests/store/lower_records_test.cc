@@ -130,5 +130,26 @@ TEST_F(LowerRecordsTest, TheScrubberReadsOnFlashWhatMemoryHasToo) {
   for (std::uint64_t n = 0; n < 16; ++n) ReadLeased(n, 4096);
 }
 
+TEST_F(LowerRecordsTest, WhatWasReadAheadStaysForItsPromptThoughItIsScrubbed) {
+  store::TestStoreOptions options = With(8, 4 * kMiB);
+  options.store.read_ahead_bytes = 4096;
+  options.store.lower.promote = Promotion::kWorth;
+  Make(options);
+  PutSingly(0, 31);
+  ASSERT_FALSE(Here(0));
+  ASSERT_EQ(Match(0, 0), 1u);
+  t->Settle();
+  ASSERT_TRUE(Here(0));
+  options.store.scrub_bytes_per_s = 1 * kMiB;
+  t->store->SetOptions(options.store);
+  const std::uint64_t rounds = Counters().scrub_rounds.value();
+  for (int i = 0; i < 100 && Counters().scrub_rounds.value() < rounds + 2; ++i) {
+    t->clock.AdvanceUs(100'000);
+    t->Settle();
+  }
+  PutSingly(100, 100);
+  EXPECT_TRUE(Here(0));
+}
+
 }  // namespace
 }  // namespace cistern
