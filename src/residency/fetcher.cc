@@ -241,7 +241,7 @@ Task<Status> Fetcher::Publish(catalog::RecordHandle handle, const PendingFetch& 
   now.generation = generation;
   now.born = stamp.born;
   now.expiry = stamp.expiry;
-  now.flags |= catalog::Record::kVerified | catalog::Record::kTouched;
+  now.flags |= catalog::Record::kVerified;
   const policy::Standing standing = StandingOf(context_.forest.block(block));
   if (fetch.held) {
     now.flags &= static_cast<std::uint8_t>(~catalog::Record::kTransient);

@@ -130,6 +130,23 @@ TEST_F(LowerRecordsTest, TheScrubberReadsOnFlashWhatMemoryHasToo) {
   for (std::uint64_t n = 0; n < 16; ++n) ReadLeased(n, 4096);
 }
 
+TEST_F(LowerRecordsTest, AMatchAloneIsNoUseThatKeepsARecordAtReclaim) {
+  store::TestStoreOptions options = With(4, 2 * kMiB);
+  options.store.read_ahead_bytes = 4096;
+  Make(options);
+  PutSingly(0, 0);
+  for (std::uint64_t n = 100; n < 700; ++n) {
+    PutSingly(n, n);
+    if (n % 8 == 0) {
+      Match(0, 0);
+      t->Settle();
+    }
+  }
+  EXPECT_GT(Counters().read_ahead.value(), 0u);
+  EXPECT_GT(FlashOf(*t).counters().reclaimed.value(), 0u);
+  EXPECT_EQ(Counters().moved_below.value(), 0u);
+}
+
 TEST_F(LowerRecordsTest, WhatWasReadAheadStaysForItsPromptThoughItIsScrubbed) {
   store::TestStoreOptions options = With(8, 4 * kMiB);
   options.store.read_ahead_bytes = 4096;
