@@ -9,6 +9,8 @@ SealCopy::SealCopy(const SealView& seal)
               .key = seal.key(),
               .parent = seal.parent(),
               .put_id = seal.put_id()} {
+  part_bytes_.reserve(seal.part_count());
+  segment_crcs_.reserve(seal.segment_count());
   for (std::uint32_t i = 0; i < seal.part_count(); ++i) part_bytes_.push_back(seal.part_bytes(i));
   for (std::uint32_t i = 0; i < seal.segment_count(); ++i) segment_crcs_.push_back(seal.segment_crc(i));
 }
