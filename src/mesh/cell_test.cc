@@ -127,6 +127,24 @@ TEST_F(CellTest, DropOfWhichAPartWasWrittenIsNotSaidToBeNone) {
   EXPECT_THAT(std::string(ended.error().message()), HasSubstr("some of its keys have been dropped"));
 }
 
+// Another part of the call is on its way by then.
+TEST_F(CellTest, DropOfWhichAPartMayYetBeWrittenIsNotSaidToBeNone) {
+  StartCell(2);
+  std::vector<BlockKey> keys;
+  for (std::uint64_t i = 0; i < 8'000; ++i) keys.push_back(KeyOf(i));
+  Put(1, {KeyOf(7'999)});
+  cell_.etcd.Stop();
+  auto dropping =
+      member(0).Drop(DropOfKeys(name_, keys), DropWait::kApplied, cell_.clock.Now().PlusUs(60 * kSecond));
+  const auto ended = cell_.loop->BlockOn(std::move(dropping));
+  cell_.etcd.Start();
+  cell_.RunFor(10 * kSecond);
+  ASSERT_FALSE(ended.has_value());
+  if (!Has(1, KeyOf(7'999))) {
+    EXPECT_EQ(ended.error().code(), Code::kTooLate) << ended.error().ToString();
+  }
+}
+
 TEST_F(CellTest, MemberWhoseAddressIsAnothersIsNamedByIt) {
   cell_.Start(cell_.Add("a"));
   cell_.Add("b").address = member(0).options().address;

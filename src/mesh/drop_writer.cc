@@ -115,9 +115,13 @@ Task<Status> DropWriter::Written(std::vector<WaitingPtr> parts, Instant deadline
       for (const WaitingPtr& one : parts) std::erase(waiting_, one);
       const bool some =
           std::ranges::any_of(parts, [](const WaitingPtr& one) { return one->done && one->status.ok(); });
-      if (!some) co_return part->status;
-      co_return Status(Code::kTooLate, Text("drop: some of its keys have been dropped, of the others: ",
-                                            part->status.message(), ": ask again"));
+      // Another batch may be on its way.
+      const bool open =
+          std::ranges::any_of(parts, [](const WaitingPtr& one) { return !one->done && one->sent; });
+      if (!some && !open) co_return part->status;
+      co_return Status(Code::kTooLate,
+                       Text("drop: some of its keys have been dropped", some ? "" : " or may be",
+                            ", of the others: ", part->status.message(), ": ask again"));
     }
   }
   co_return Status();
