@@ -247,19 +247,23 @@ Task<Conclusion> DropFollower::ReadSnapshot(Snapshot* snapshot) {
 Task<void> DropFollower::DiscardAll() {
   state_.joined = false;  // nothing is shared meanwhile
   state_.changed.Pulse();
-  const StoreCall call(*this);
   for (;;) {
-    const Status discarded = co_await store_.Discard();
-    if (discarded.ok()) co_return;
+    {
+      const StoreCall call(*this);
+      const Status discarded = co_await store_.Discard();
+      if (discarded.ok()) co_return;
+    }
     (void)co_await SleepUntil(Soon(500'000, 1'000'000));
   }
 }
 
 Task<void> DropFollower::DiscardNoted() {
-  const StoreCall call(*this);
   for (;;) {
-    const Status discarded = co_await store_.DiscardNoted();
-    if (discarded.ok()) co_return;
+    {
+      const StoreCall call(*this);
+      const Status discarded = co_await store_.DiscardNoted();
+      if (discarded.ok()) co_return;
+    }
     (void)co_await SleepUntil(Soon(500'000, 1'000'000));
   }
 }

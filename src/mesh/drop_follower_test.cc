@@ -145,6 +145,20 @@ TEST_F(DropFollowerTest, R10MemberThatComesBackToAnEtcdWithoutTheLastBatchBegins
   }
 }
 
+// Its disk takes nothing, and it goes on trying.
+TEST_F(DropFollowerTest, MemberThatCannotGiveUpWhatItHasEndsAllTheSame) {
+  StartCell(2);
+  ASSERT_TRUE(AllIsDurable(1));
+  cell_.Kill(node(1));
+  cell_.faults.failed_sync = 1;
+  cell_.Start(node(1));
+  ASSERT_TRUE(Joined());
+  Commit(keys_.Drops() + "x", "of a later version");
+  ASSERT_TRUE(cell_.RunUntil(kSecond, [this] { return !member(1).joined(); }));
+  auto leaving = member(1).Leave(cell_.clock.Now().PlusUs(kSecond));
+  EXPECT_TRUE(cell_.RunUntil(10 * kSecond, [&] { return leaving.done(); }));
+}
+
 // By who joined an etcd that was restored, for who does not reach it: what that one saw and etcd has lost is
 // in no number. Ends are trimmed after an hour, drops after a day.
 TEST_F(DropFollowerTest, R10WhatARestoredEtcdHasLostIsNotReadBackThoughEndsWereTrimmed) {
