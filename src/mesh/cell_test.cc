@@ -464,6 +464,18 @@ TEST_F(CellTest, QuietCellInACompactedEtcdReadsAllOnce) {
   EXPECT_TRUE(cell_.Drop(node(1), DropOfKeys(name_, {KeyOf(1)})).has_value());
 }
 
+TEST_F(CellTest, WhatIsReadAnewAfterACompactionIsAsOldAsItWas) {
+  StartCell(1);
+  ASSERT_TRUE(cell_.Drop(node(0), EndOf(name_, 7)).has_value());
+  for (std::int64_t us = 0; us < CellLimits::kKeepEndsUs + 2 * Trimmer::kEveryUs; us += 600 * kSecond) {
+    Commit("/another/key", "value");
+    cell_.etcd.Compact(cell_.etcd.header().revision);
+    cell_.etcd.CancelWatches();
+    cell_.RunFor(600 * kSecond);
+  }
+  EXPECT_EQ(KeysOf(CellKeys("/cistern/").Ends()), 0u);
+}
+
 TEST_F(CellTest, MemberThatCameAndWentBehindACompactionIsNoSignOfAnotherEtcd) {
   StartCell(2);
   Put(1, {KeyOf(1)});

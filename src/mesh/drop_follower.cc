@@ -316,10 +316,14 @@ Task<void> DropFollower::Adopt(Snapshot snapshot) {
   state_.last_seen = state_.known.newest();
   for (const bool ends : {false, true}) {
     Retention& kept = ends ? state_.kept_ends : state_.kept_drops;
-    kept.Clear();
+    if (other) kept.Clear();
+    kept.Trimmed(ends ? snapshot.floor.ends : snapshot.floor.drops);
     auto& bytes = ends ? snapshot.end_bytes : snapshot.drop_bytes;
     std::ranges::sort(bytes);
-    for (const auto& [revision, size] : bytes) kept.Add(executor().Now(), revision, size);
+    // What was seen before is as old as it was.
+    for (const auto& [revision, size] : bytes) {
+      if (revision > kept.last()) kept.Add(executor().Now(), revision, size);
+    }
   }
   state_.changed.Pulse();
 }

@@ -97,6 +97,8 @@ class Retention final {
     bytes_ = 0;
   }
   std::uint64_t bytes() const { return bytes_; }
+  // The last revision that it was told of and that was not trimmed; 0: there is none.
+  std::int64_t last() const { return marks_.empty() ? 0 : marks_.back().revision; }
 
  private:
   static constexpr std::int64_t kMarkUs = 2'000'000;
