@@ -36,6 +36,7 @@ DropFollower::DropFollower(etcd::Etcd& etcd, const CellKeys& keys, std::span<con
       membership_(membership),
       state_(state),
       random_(seed),
+      steps_(etcd.executor()),
       told_(std::move(told)),
       settled_(store.remembered()) {
   state_.past = {settled_.cluster_id, settled_.highest_revision, false};
@@ -157,7 +158,7 @@ Task<Conclusion> DropFollower::Join() {
 
 // ---- reading all -----------------------------------------------------------------------------------------
 
-void DropFollower::AddBatches(const etcd::RangeAnswer& page, bool ends, Snapshot* snapshot) const {
+Task<void> DropFollower::AddBatches(etcd::RangeAnswer page, bool ends, Snapshot* snapshot) {
   for (const etcd::KeyValue& key : page.keys) {
     const BatchMark mark{key.mod_revision, BatchHash(key.key)};
     snapshot->known.Add(mark, ends);
@@ -165,7 +166,6 @@ void DropFollower::AddBatches(const etcd::RangeAnswer& page, bool ends, Snapshot
     const std::uint64_t bytes = key.key.size() + key.value.size();
     (ends ? snapshot->end_bytes : snapshot->drop_bytes).emplace_back(key.mod_revision, bytes);
     if (key.mod_revision > snapshot->witness.revision) snapshot->witness = {key.key, key.mod_revision, ends};
-    // Of another history everything is news.
     const bool same = snapshot->history.value->number == state_.history;
     if (same && key.mod_revision <= state_.seen) {
       const BatchMark& last = state_.last_seen;
@@ -173,6 +173,9 @@ void DropFollower::AddBatches(const etcd::RangeAnswer& page, bool ends, Snapshot
         snapshot->contradicted = true;
       continue;
     }
+    // With all that is here goes whatever they drop of it.
+    if (!same || snapshot->floor.drops > state_.seen) continue;
+    co_await Yield();
     std::optional<std::vector<CellDrop>> drops = DecodeBatch(key.value);
     if (drops) {
       snapshot->batches.push_back({key.mod_revision, std::move(*drops)});
@@ -219,17 +222,18 @@ Task<Conclusion> DropFollower::ReadSnapshot(Snapshot* snapshot) {
   for (const bool ends : {false, true}) {
     etcd::RangeAnswer page = std::move(answer->ranges[kLookRanges + (ends ? 2 : 1)]);
     const KeyRange all = KeyRange::Prefix(ends ? keys_.Ends() : keys_.Drops());
-    AddBatches(page, ends, snapshot);
-    while (page.more && !page.keys.empty()) {
+    while (!page.keys.empty()) {
       // Behind the last key, as of the same revision.
       etcd::RangeRequest rest{.keys = {page.keys.back().key + '\0', all.end},
                               .revision = answer->header.revision,
                               .limit = CellLimits::kPageKeys};
+      const bool goes_on = page.more;
+      co_await AddBatches(std::exchange(page, {}), ends, snapshot);
+      if (!goes_on) break;
       const Instant deadline = executor().Now().PlusUs(CellLimits::kCallUs);
       auto next = co_await etcd_.Range(std::move(rest), deadline);
       if (!next) co_return Unreached(next.error());
       page = std::move(*next);
-      AddBatches(page, ends, snapshot);
     }
   }
   std::ranges::sort(snapshot->batches, {}, &Batch::revision);
@@ -273,6 +277,20 @@ Task<void> DropFollower::Begin(const std::vector<CellDrop>& drops) {
   co_await store_.Begin(drops);
 }
 
+Task<void> DropFollower::List(std::int64_t revision, const std::vector<CellDrop>& drops) {
+  for (const CellDrop& drop : drops) {
+    std::span<const BlockKey> rest = drop.keys;
+    if (rest.empty()) state_.list.Add(revision, drop);
+    do {
+      const auto some = rest.first(std::min<std::size_t>(rest.size(), kSpentTouches));
+      if (!some.empty()) state_.list.AddKeys(revision, drop.name, some);
+      rest = rest.subspan(some.size());
+      steps_.Count(static_cast<std::uint32_t>(std::max<std::size_t>(1, some.size())));
+      if (steps_.Spent()) co_await Yield();
+    } while (!rest.empty());
+  }
+}
+
 Task<void> DropFollower::StoreIsIdle() {
   while (store_calls_ > 0) co_await store_idle_.Wait();
 }
@@ -284,22 +302,18 @@ Task<void> DropFollower::Adopt(Snapshot snapshot) {
   const bool discards = other || behind || snapshot.unreadable;
   if (discards) {
     co_await DiscardAll();
-    // What cannot be read may have dropped anything up to now. Nor is more gone than that below a floor that
-    // a member raised which took a restored etcd for the one before.
-    const std::int64_t now = snapshot.header.revision;
-    state_.list.Restart(snapshot.unreadable ? now : std::min(now, snapshot.floor.drops),
-                        snapshot.unreadable ? now : std::min(now, snapshot.floor.ends));
+    // All that was dropped up to now is gone with it. Who follows etcd has come as far as to its last change,
+    // which is no earlier than this member's own key.
+    const std::int64_t now = snapshot.last_changes.begin()->first;
+    state_.list.Restart(now, now);
+    snapshot.batches.clear();
   } else if (ends_behind) {
     co_await DiscardNoted();
     state_.list.RestartEnds(std::min(snapshot.header.revision, snapshot.floor.ends));
   }
-  // With the list, in one step: what was listed is known.
+  // Before they are known, and before they begin: what is taken meanwhile meets the list, or goes then.
+  for (const Batch& batch : snapshot.batches) co_await List(batch.revision, batch.drops);
   state_.known = std::move(snapshot.known);
-  for (const Batch& batch : snapshot.batches) {
-    if (snapshot.unreadable || (!other && batch.revision <= state_.seen)) continue;
-    if (discards && batch.revision <= std::min(state_.list.begin(), state_.list.ends_begin())) continue;
-    for (const CellDrop& drop : batch.drops) state_.list.Add(batch.revision, drop);
-  }
   for (const Batch& batch : snapshot.batches) co_await Begin(batch.drops);
   if (other) state_.past = {snapshot.header.cluster_id, snapshot.header.revision, false};
   state_.history = snapshot.history.value->number;
@@ -444,11 +458,19 @@ Task<Conclusion> DropFollower::Take(std::vector<WatchEvent> events, std::int64_t
       co_return Conclusion{what, std::move(status)};
     }
   }
+  std::vector<CellDrop> drops;
+  bool unreadable = false, of_members = false;
+  for (const WatchEvent& event : events) {
+    if (event.kind != WatchEvent::Kind::kPut || !keys_.IsBatch(event.key.key)) continue;
+    std::optional<std::vector<CellDrop>> batch = DecodeBatch(event.key.value);
+    unreadable = unreadable || !batch;
+    if (!batch) continue;
+    co_await List(event.key.mod_revision, *batch);
+    std::ranges::move(*batch, std::back_inserter(drops));
+  }
   CellView view = state_.view;
   Witness witness = state_.witness;
   BatchMark last = state_.last_seen;
-  std::vector<CellDrop> drops;
-  bool unreadable = false, of_members = false;
   for (const WatchEvent& event : events) {
     const std::string& key = event.key.key;
     const std::int64_t revision = event.key.mod_revision;
@@ -473,11 +495,6 @@ Task<Conclusion> DropFollower::Take(std::vector<WatchEvent> events, std::int64_t
       state_.known.Add(last, ends);
       (ends ? state_.kept_ends : state_.kept_drops)
           .Add(executor().Now(), revision, key.size() + event.key.value.size());
-      std::optional<std::vector<CellDrop>> batch = DecodeBatch(event.key.value);
-      unreadable = unreadable || !batch;
-      if (!batch) continue;
-      for (const CellDrop& drop : *batch) state_.list.Add(revision, drop);
-      std::ranges::move(*batch, std::back_inserter(drops));
     }
   }
   if (unreadable) {

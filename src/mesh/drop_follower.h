@@ -20,6 +20,7 @@
 
 #include "base/event.h"
 #include "base/random.h"
+#include "base/step_budget.h"
 #include "base/task.h"
 #include "etcd/etcd.h"
 #include "mesh/cell_keys.h"
@@ -88,7 +89,7 @@ class DropFollower final {
     std::int64_t history_revision = 0, floor_revision = 0;
     CellFloor floor;
     CellView view;
-    std::vector<Batch> batches;  // later than what is seen, in order
+    std::vector<Batch> batches;  // later than what is seen, in order; none where all that is here goes
     std::vector<std::pair<std::int64_t, std::uint64_t>> drop_bytes, end_bytes;  // of each batch's revision
     KnownBatches known;
     Witness witness;
@@ -106,7 +107,7 @@ class DropFollower final {
   Task<Conclusion> AgreeOnHistory(std::int64_t* history_revision);
   Task<Conclusion> ReadAll();
   Task<Conclusion> ReadSnapshot(Snapshot* snapshot);
-  void AddBatches(const etcd::RangeAnswer& page, bool ends, Snapshot* snapshot) const;
+  Task<void> AddBatches(etcd::RangeAnswer page, bool ends, Snapshot* snapshot);
   Task<void> Adopt(Snapshot snapshot);
   // A key that a snapshot has.
   bool IsRead(const std::string& key) const {
@@ -117,6 +118,8 @@ class DropFollower final {
   // The changes that a watch gave, without those that were seen before. None: it is not the etcd that they
   // were seen of.
   std::optional<std::vector<etcd::WatchEvent>> Unseen(std::vector<etcd::WatchEvent> events, bool first) const;
+  // In steps; `seen` follows when all of it has begun.
+  Task<void> List(std::int64_t revision, const std::vector<CellDrop>& drops);
   Task<Conclusion> Take(std::vector<etcd::WatchEvent> events, std::int64_t up_to);
   Task<void> DiscardAll();
   Task<void> DiscardNoted();
@@ -131,6 +134,7 @@ class DropFollower final {
   Membership& membership_;
   CellState& state_;
   Random random_;
+  StepBudget steps_;
   const std::function<void()> told_;
   std::int64_t looked_revision_ = 0;  // of etcd, at the last look
   // Where a new watch begins: the last change that was a put, and what came since, by revision. A compaction

@@ -159,6 +159,40 @@ TEST_F(DropFollowerTest, MemberThatCannotGiveUpWhatItHasEndsAllTheSame) {
   EXPECT_TRUE(cell_.RunUntil(10 * kSecond, [&] { return leaving.done(); }));
 }
 
+// Of as many batches as a node finds that was away, or comes new, or that come while it follows.
+TEST_F(DropFollowerTest, P5KeysOfManyBatchesAreListedInStepsAndOnlyWhereTheyAreNeeded) {
+  StartCell(2);
+  const auto batch = [this](std::uint64_t number, std::uint64_t keys) {
+    std::vector<CellDrop> drops;
+    for (std::uint64_t drop = 0; drop < 4; ++drop) {
+      drops.push_back(DropOfKeys(name_, {}));
+      for (std::uint64_t key = 0; key < keys; ++key)
+        drops.back().keys.push_back(KeyOf((number * 4 + drop) * 10'000 + key));
+    }
+    Commit(keys_.Drops() + CellKeys::BatchName(7, number), EncodeBatch(drops));
+  };
+  std::uint64_t number = 0;
+  const auto steps_of_eight = [&](bool away, std::uint64_t keys) {
+    if (away) cell_.Kill(node(1));
+    const std::size_t listed = away ? 0 : member(1).drops().size();
+    const std::uint64_t before = cell_.executor().steps();
+    for (int i = 0; i < 8; ++i) batch(++number, keys);
+    if (away) cell_.Start(node(1));
+    EXPECT_TRUE(cell_.RunUntil(20 * kSecond, [&] { return member(1).drops().size() == listed + 32 * keys; }));
+    EXPECT_TRUE(AllIsDurable(1));
+    cell_.RunFor(20 * kSecond);
+    return cell_.executor().steps() - before;
+  };
+  for (const bool away : {false, true}) {
+    const std::uint64_t few = steps_of_eight(away, 1), many = steps_of_eight(away, 1'900);
+    EXPECT_GT(many, few + 32 * 1'900 / kStepTouches / 2) << away;
+  }
+  cell_.Start(cell_.Add("c"));
+  ASSERT_TRUE(Joined());
+  EXPECT_EQ(member(2).drops().size(), 0u) << "all that it may have had is gone";
+  EXPECT_LE(member(2).drops().begin(), member(2).state().seen);
+}
+
 // By who joined an etcd that was restored, for who does not reach it: what that one saw and etcd has lost is
 // in no number. Ends are trimmed after an hour, drops after a day.
 TEST_F(DropFollowerTest, R10WhatARestoredEtcdHasLostIsNotReadBackThoughEndsWereTrimmed) {

@@ -23,15 +23,22 @@ void DropList::Restart(std::int64_t drops_from, std::int64_t ends_from) {
 void DropList::RestartEnds(std::int64_t from) { ends_.Restart(from); }
 
 void DropList::Add(std::int64_t revision, const CellDrop& drop) {
+  if (drop.what == CellDrop::What::kKeys) return AddKeys(revision, drop.name, drop.keys);
   CISTERN_ASSERT(revision >= last_);
   last_ = revision;
   const std::uint64_t name = HashOf(drop.name);
-  switch (drop.what) {
-    case CellDrop::What::kNamespace: List(drops_, revision, name); break;
-    case CellDrop::What::kConversation: List(ends_, revision, HashOf(name, drop.conversation)); break;
-    case CellDrop::What::kKeys:
-      for (const BlockKey& key : drop.keys) List(drops_, revision, HashOf(name, key));
+  if (drop.is_end()) {
+    List(ends_, revision, HashOf(name, drop.conversation));
+  } else {
+    List(drops_, revision, name);
   }
+}
+
+void DropList::AddKeys(std::int64_t revision, const SharedNamespace& name, std::span<const BlockKey> keys) {
+  CISTERN_ASSERT(revision >= last_);
+  last_ = revision;
+  const std::uint64_t namespace_hash = HashOf(name);
+  for (const BlockKey& key : keys) List(drops_, revision, HashOf(namespace_hash, key));
 }
 
 void DropList::List(Names& names, std::int64_t revision, std::uint64_t hash) {

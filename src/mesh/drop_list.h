@@ -37,6 +37,8 @@ class DropList final {
   void RestartEnds(std::int64_t from);
   // Of no earlier revision than the last.
   void Add(std::int64_t revision, const CellDrop& drop);
+  // A drop of keys, or a part of one.
+  void AddKeys(std::int64_t revision, const SharedNamespace& name, std::span<const BlockKey> keys);
 
   // Drops up to here are not in the list.
   std::int64_t begin() const { return drops_.begin; }
