@@ -67,7 +67,7 @@ std::optional<SampleNotice> DecodeSampleNotice(net::ConstPiece bytes) {
   notice.history = in.U64();
   notice.first = in.U64();
   bool good = true;
-  in.List(notice.changes, Limits::kSamples, [&](SampleChange& change) {
+  in.List(notice.changes, Limits::kChanges, [&](SampleChange& change) {
     change.sample.hash = in.U64();
     const std::uint32_t number = in.U32();
     change.gone = (number & kGone) != 0;

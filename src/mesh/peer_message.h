@@ -28,7 +28,8 @@ inline constexpr std::uint16_t kMatchQuestion = 2;
 inline constexpr std::uint16_t kOfferQuestion = 3;
 
 struct PeerMessageLimits {
-  static constexpr std::size_t kSamples = 1u << 16;  // of a notice, of a page
+  static constexpr std::size_t kSamples = 1u << 16;  // of a page
+  static constexpr std::size_t kChanges = 512;       // of a notice: it is taken in one step
   static constexpr std::size_t kKeys = 30'000;       // of a match
   static constexpr std::size_t kRuns = 1'024;
   static constexpr std::size_t kNotes = 8;

@@ -22,9 +22,9 @@
 namespace cistern::mesh {
 
 struct SampleStreamLimits {
-  static constexpr std::int64_t kGatherUs = 5'000;       // changes that go out together
-  static constexpr std::int64_t kAgainUs = 50'000;       // after a member that took nothing
-  static constexpr std::size_t kNotice = 512;            // changes of a notice: those of one step
+  static constexpr std::int64_t kGatherUs = 5'000;  // changes that go out together
+  static constexpr std::int64_t kAgainUs = 50'000;  // after a member that took nothing
+  static constexpr std::size_t kNotice = PeerMessageLimits::kChanges;
   static constexpr std::size_t kHeldBack = 1u << 17;     // changes that came during a snapshot
   static constexpr std::int64_t kPageUs = 5'000'000;     // of a question for a page
   static constexpr std::int64_t kForgetUs = 10'000'000;  // after a member is gone

@@ -114,6 +114,29 @@ TEST_F(SampleStreamsTest, P5NoNoteIsKeptOfNamespacesThatWereDropped) {
   EXPECT_LT(node(0).feed->trees(), 100u);
 }
 
+TEST_F(SampleStreamsTest, P5NoticeOfMoreThanAStepIsNotTaken) {
+  StartNodes(1);
+  ASSERT_TRUE(RunUntil([&] { return node(0).feed->history() == 7; }));
+  OnePeer peer(*this);
+  auto& [links, index, streams] = peer;
+  Hear(streams, 0);
+  links.page = {.history = 7, .as_of = 0, .samples = {{400, 1}}};
+  links.let.Set();
+  ASSERT_TRUE(RunUntil([&] { return index.entries() == 1; }));
+  std::vector<SampleChange> changes;
+  for (std::uint64_t n = 0; n < SampleStreamLimits::kNotice; ++n) changes.push_back({{1'000 + n, 1}, false});
+  Hear(streams, 0, changes);
+  EXPECT_EQ(index.entries(), 1 + changes.size());
+  const std::uint64_t next = changes.size();
+  changes.push_back({{1, 1}, false});
+  Hear(streams, next, changes);
+  EXPECT_TRUE(index.Holders(1).none());
+  EXPECT_EQ(links.asked, 1);
+  Hear(streams, next + changes.size());
+  EXPECT_TRUE(RunUntil([&] { return links.asked == 2; })) << "the gap shows";
+  loop->BlockOn(streams.Close());
+}
+
 TEST_F(SampleStreamsTest, P5NoticesOfNothingDuringASnapshotAreBoundedToo) {
   StartNodes(1);
   ASSERT_TRUE(RunUntil([&] { return node(0).feed->history() == 7; }));
