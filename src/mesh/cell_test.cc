@@ -186,6 +186,24 @@ TEST_F(CellTest, MemberThatStartedElsewhereIsReachedThoughItsOldStartStillIs) {
   EXPECT_TRUE(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(1)}), DropWait::kApplied, kSecond).has_value());
 }
 
+TEST_F(CellTest, WhoFindsAllConnectionsOfAMemberTakenIsNamedByIt) {
+  cell_.Start(cell_.Add("b"));
+  ASSERT_TRUE(Settled());
+  const auto others = cell_.network.Host("others");
+  std::vector<std::unique_ptr<net::Stream>> silent;
+  for (std::size_t i = 0; i < PeerLimits::kConnections; ++i) {
+    auto stream =
+        cell_.loop->BlockOn(others->Connect(member(0).options().address, cell_.clock.Now().PlusUs(kSecond)));
+    ASSERT_TRUE(stream.has_value());
+    silent.push_back(std::move(*stream));
+  }
+  cell_.Start(cell_.Add("a"));
+  EXPECT_TRUE(cell_.RunUntil(5 * kSecond, [this] {
+    return member(0).WhyApart("a").find("256 connections of other members, the limit") != std::string::npos;
+  }));
+  EXPECT_EQ(member(0).reachable(), 0u);
+}
+
 TEST_F(CellTest, DropWaitsForAMemberThatIsCutOffUntilItsMembershipLapses) {
   StartCell(3);
   Put(2, {KeyOf(1)});

@@ -199,6 +199,9 @@ Task<void> Peers::Accept() {
       (void)co_await SleepUntil(executor().Now().PlusUs(PeerLimits::kLeastPauseUs));
     } else if (serving_ < PeerLimits::kConnections) {
       tasks_.Spawn(Served::Run(*this, std::move(*stream)));
+    } else {
+      refused_ = Status(Code::kBusy, Text("this node has ", PeerLimits::kConnections,
+                                          " connections of other members, the limit"));
     }
   }
 }
