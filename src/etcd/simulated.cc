@@ -295,14 +295,21 @@ class SimulatedClient final : public Etcd {
   Task<Result<RangeAnswer>> Range(RangeRequest request, Instant deadline) override {
     Status valid = Validate(request);
     return Ask<RangeAnswer>(
-        std::move(valid), [&etcd = etcd_, request = std::move(request)] { return etcd.DoRange(request); },
+        std::move(valid),
+        [&etcd = etcd_, name = name_, request = std::move(request)]() -> Result<RangeAnswer> {
+          if (etcd.keyless_.contains(name)) return Error(TooLong(Code::kInvalid));
+          return etcd.DoRange(request);
+        },
         deadline);
   }
   Task<Result<TransactionAnswer>> Commit(Transaction transaction, Instant deadline) override {
     Status valid = Validate(transaction);
     return Ask<TransactionAnswer>(
         std::move(valid),
-        [&etcd = etcd_, transaction = std::move(transaction)] { return etcd.DoCommit(transaction); },
+        [&etcd = etcd_, name = name_, transaction = std::move(transaction)]() -> Result<TransactionAnswer> {
+          if (etcd.keyless_.contains(name)) return Error(TooLong(Code::kInvalid));
+          return etcd.DoCommit(transaction);
+        },
         deadline);
   }
   Task<Result<LeaseAnswer>> Grant(std::int64_t ttl_s, Instant deadline) override {

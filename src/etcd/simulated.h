@@ -85,6 +85,10 @@ class SimulatedEtcd final {
   // Whoever has this name is asked for a login.
   void Deny(const std::string& client) { denied_.insert(client); }
   void Admit(const std::string& client) { denied_.erase(client); }
+  // Of the client's calls only those for its leases are answered well, or all again.
+  void DenyKeys(const std::string& client, bool deny = true) {
+    deny ? (void)keyless_.insert(client) : (void)keyless_.erase(client);
+  }
   // So many of the next answers to whoever has this name are lost, although what was asked takes effect.
   void LoseAnswers(const std::string& client, int count) { to_lose_[client] = count; }
 
@@ -137,7 +141,7 @@ class SimulatedEtcd final {
   std::multimap<Instant, Callback> due_;  // of one instant in order of their making
   Timer timer_;
   std::vector<std::pair<std::string, Callback>> held_;  // with the client whose way they wait for
-  std::set<std::string> cut_, denied_;
+  std::set<std::string> cut_, denied_, keyless_;
   std::map<std::string, int> to_lose_;
   bool silent_ = false, stopped_ = false;
   bool full_ = false, refuses_puts_ = false;

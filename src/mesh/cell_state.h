@@ -21,7 +21,10 @@ struct CellLimits {
   static constexpr std::int64_t kKeepAliveUs = 3'000'000;
   static constexpr std::int64_t kLookUs = 2'000'000;  // how often it is proven that the watch lives
   static constexpr std::int64_t kCallUs = 1'500'000;  // of one question to etcd
-  static constexpr std::int64_t kPageKeys = 64;       // of drops in one answer of etcd, and of ends
+  // How long a member keeps its lease that cannot read etcd, or whose store makes nothing durable: the drops
+  // of its cell wait for it.
+  static constexpr std::int64_t kUnfitUs = 2 * kLeaseS * 1'000'000;
+  static constexpr std::int64_t kPageKeys = 64;  // of drops in one answer of etcd, and of ends
   // How long who trims a batch has seen it: by then each member that reaches etcd has looked whether that is
   // the one that it was.
   static constexpr std::int64_t kTrimAgeUs = kLeaseS * 1'000'000;

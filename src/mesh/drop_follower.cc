@@ -51,7 +51,24 @@ Instant DropFollower::Soon(std::int64_t least_us, std::int64_t most_us) {
       random_.Between(static_cast<std::uint64_t>(least_us), static_cast<std::uint64_t>(most_us))));
 }
 
+bool DropFollower::CanFollow() {
+  const auto lately = [now = executor().Now()](const std::optional<Instant>& since) {
+    return !since || now.UsSince(*since) < CellLimits::kUnfitUs;
+  };
+  return lately(unread_since_) && lately(refused_since_);
+}
+
+void DropFollower::Note(const Status& durable) {
+  refused_ = durable;
+  if (durable.ok()) {
+    refused_since_.reset();
+  } else if (!refused_since_) {
+    refused_since_ = executor().Now();
+  }
+}
+
 Conclusion DropFollower::Unreached(const Status& why) {
+  if (!unread_since_) unread_since_ = executor().Now();
   state_.trouble = why;
   return {What::kUnreached, why};
 }
@@ -107,6 +124,7 @@ Task<Conclusion> DropFollower::Look() {
     co_return Conclusion{what, std::move(status)};
   }
   looked_revision_ = answer->header.revision;
+  unread_since_.reset();
   state_.trouble = Status();
   co_return Conclusion{};
 }
@@ -141,6 +159,11 @@ Task<Conclusion> DropFollower::AgreeOnHistory(std::int64_t* history_revision) {
 }
 
 Task<Conclusion> DropFollower::Join() {
+  // Else the cell's drops would wait for it again.
+  if (refused_since_ && !CanFollow()) {
+    state_.trouble = Status(refused_.code(), Text("drops are not durable here: ", refused_.message()));
+    co_return Conclusion{What::kUnreached, state_.trouble};
+  }
   std::int64_t history_revision = 0;
   if (Conclusion agreed = co_await AgreeOnHistory(&history_revision); agreed.what != What::kGoOn)
     co_return agreed;
@@ -255,6 +278,7 @@ Task<void> DropFollower::DiscardAll() {
     {
       const StoreCall call(*this);
       const Status discarded = co_await store_.Discard();
+      Note(discarded);
       if (discarded.ok()) co_return;
     }
     (void)co_await SleepUntil(Soon(500'000, 1'000'000));
@@ -266,6 +290,7 @@ Task<void> DropFollower::DiscardNoted() {
     {
       const StoreCall call(*this);
       const Status discarded = co_await store_.DiscardNoted();
+      Note(discarded);
       if (discarded.ok()) co_return;
     }
     (void)co_await SleepUntil(Soon(500'000, 1'000'000));
@@ -345,7 +370,10 @@ Task<void> DropFollower::Adopt(Snapshot snapshot) {
 Task<Conclusion> DropFollower::ReadAll() {
   Snapshot snapshot;
   Conclusion read = co_await ReadSnapshot(&snapshot);
-  if (read.what == What::kGoOn) co_await Adopt(std::move(snapshot));
+  if (read.what == What::kGoOn) {
+    unread_since_.reset();
+    co_await Adopt(std::move(snapshot));
+  }
   co_return read;
 }
 
@@ -529,6 +557,7 @@ Task<void> DropFollower::Settle() {
       const StoreCall call(*this);
       status = co_await store_.Settle(wanted);
     }
+    Note(status);
     if (!status.ok()) {
       (void)co_await SleepUntil(Soon(500'000, 1'000'000));
       continue;

@@ -57,6 +57,8 @@ class DropFollower final {
   Task<Conclusion> Join();
   // Follows until something ends it. The member has joined.
   Task<Conclusion> Follow();
+  // False: for kUnfitUs it could not read etcd, or the store made nothing durable that it was given.
+  bool CanFollow();
   // Makes durable what has begun, for ever; `applied` follows `seen`.
   Task<void> Settle();
   // Waits for a moment in which nothing is asked of the store.
@@ -125,6 +127,8 @@ class DropFollower final {
   Task<void> DiscardNoted();
   Task<void> Begin(const std::vector<CellDrop>& drops);
   Conclusion Unreached(const Status& why);
+  // What the store said that was to make something durable.
+  void Note(const Status& durable);
   Instant Soon(std::int64_t least_us, std::int64_t most_us);
 
   etcd::Etcd& etcd_;
@@ -140,7 +144,9 @@ class DropFollower final {
   // Where a new watch begins: the last change that was a put, and what came since, by revision. A compaction
   // forgets deletes before it forgets such a put.
   Changes last_changes_;
-  std::int64_t read_all_at_ = 0;  // deletes up to there are not among them
+  std::int64_t read_all_at_ = 0;                         // deletes up to there are not among them
+  std::optional<Instant> unread_since_, refused_since_;  // none: etcd is read, what is dropped is durable
+  Status refused_;                                       // what the store said last
   Standing settled_;
   int store_calls_ = 0;
   Event store_idle_;

@@ -193,6 +193,45 @@ TEST_F(DropFollowerTest, P5KeysOfManyBatchesAreListedInStepsAndOnlyWhereTheyAreN
   EXPECT_LE(member(2).drops().begin(), member(2).state().seen);
 }
 
+TEST_F(DropFollowerTest, DropsDoNotWaitForAMemberWhoseDiskTakesNothing) {
+  StartCell(3);
+  ASSERT_TRUE(AllIsDurable(2));
+  cell_.Kill(node(2));
+  cell_.faults.failed_sync = 1;
+  cell_.Start(node(2));
+  ASSERT_TRUE(Joined());
+  for (const std::uint64_t key : {1, 2}) {
+    const auto dropped =
+        cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(key)}), DropWait::kApplied, 60 * kSecond);
+    ASSERT_TRUE(dropped.has_value()) << dropped.error().ToString();
+    EXPECT_EQ(dropped->members, 2u);
+    // It tries to join again, and does not while that is so.
+    EXPECT_TRUE(cell_.RunUntil(20 * kSecond, [this] {
+      return !member(2).joined() &&
+             member(2).why().message().find("the disk failed") != std::string_view::npos;
+    }));
+  }
+  cell_.Kill(node(2));
+  cell_.faults.failed_sync = 0;
+  cell_.Start(node(2));
+  ASSERT_TRUE(Joined());
+  EXPECT_EQ(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(3)}))->members, 3u);
+}
+
+// Its leases are renewed all the same, as by an etcd whose answers to it are too long.
+TEST_F(DropFollowerTest, DropsDoNotWaitForAMemberThatCannotReadEtcd) {
+  StartCell(2);
+  cell_.etcd.DenyKeys("b");
+  cell_.etcd.CancelWatches();
+  const auto dropped = cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(1)}), DropWait::kApplied, 60 * kSecond);
+  ASSERT_TRUE(dropped.has_value()) << dropped.error().ToString();
+  EXPECT_EQ(dropped->members, 1u);
+  EXPECT_LT(member(1).valid_until(), cell_.clock.Now());
+  cell_.etcd.DenyKeys("b", false);
+  ASSERT_TRUE(cell_.RunUntil(20 * kSecond, [this] { return member(1).valid_until() > cell_.clock.Now(); }));
+  EXPECT_EQ(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(2)}))->members, 2u);
+}
+
 // By who joined an etcd that was restored, for who does not reach it: what that one saw and etcd has lost is
 // in no number. Ends are trimmed after an hour, drops after a day.
 TEST_F(DropFollowerTest, R10WhatARestoredEtcdHasLostIsNotReadBackThoughEndsWereTrimmed) {

@@ -31,7 +31,8 @@ Result<std::unique_ptr<Member>> Member::Start(etcd::Etcd& etcd, net::Network& ne
   if (options.address.empty()) options.address = (*listener)->address();
   std::unique_ptr<Member> member(new Member(etcd, network, store, std::move(options), std::move(*listener)));
   member->peers_.Start();
-  member->tasks_.Spawn(member->membership_.KeepLease());
+  member->tasks_.Spawn(
+      member->membership_.KeepLease([&follower = member->follower_] { return follower.CanFollow(); }));
   member->tasks_.Spawn(member->follower_.Settle());
   member->tasks_.Spawn(member->writer_.Run());
   member->tasks_.Spawn(member->trimmer_.Run());

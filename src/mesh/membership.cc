@@ -87,10 +87,10 @@ Task<Status> Membership::WriteAgain() {
   co_return written->succeeded ? Status() : lapsed;
 }
 
-Task<void> Membership::KeepLease() {
+Task<void> Membership::KeepLease(std::function<bool()> fit) {
   for (;;) {
     (void)co_await SleepUntil(executor().Now().PlusUs(CellLimits::kKeepAliveUs));
-    if (lease_ == 0) continue;
+    if (lease_ == 0 || !fit()) continue;
     const std::int64_t lease = lease_;
     const Instant sent = BootNow();
     const Result<etcd::LeaseAnswer> renewed =

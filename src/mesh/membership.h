@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "base/task.h"
@@ -37,8 +38,8 @@ class Membership final {
   // Writes the key once more as it stands: a change that no compaction has forgotten yet. kLapsed: it does
   // not stand; etcd's errors.
   Task<Status> WriteAgain();
-  // Renews the lease for ever.
-  Task<void> KeepLease();
+  // Renews the lease for ever, while this member is fit to be one.
+  Task<void> KeepLease(std::function<bool()> fit);
   // What a range of the key, asked for at this time, says. kLapsed: it is gone, or another host's; kDenied:
   // another start on this boot has it, for good.
   Status Confirm(const etcd::RangeAnswer& own, Instant asked_at);
