@@ -42,7 +42,7 @@ NamedList NamedListOf(const std::string& tenant, std::string name, const catalog
 const Status* CellNames::Known(const NamedList& list) const {
   const auto at = answers_.find(keys_.NameKey(list.tenant, list.name));
   const bool known = at != answers_.end() && at->second.history == state_.history &&
-                     at->second.list_hash == list.list_hash && state_.history != 0;
+                     at->second.list_hash == list.list_hash && state_.history != 0 && at->second.status.ok();
   return known ? &at->second.status : nullptr;
 }
 
@@ -69,7 +69,7 @@ Task<Status> CellNames::Claim(NamedList list, Instant deadline) {
                      Text("etcd is not asked: ",
                           state_.joined ? state_.trouble.message() : "this member has not joined its cell"));
   const std::string key = keys_.NameKey(list.tenant, list.name);
-  if (const Status* known = Known(list); known != nullptr && known->ok()) co_return Status();
+  if (const Status* known = Known(list); known != nullptr) co_return *known;
   if (const auto unwanted = unwanted_.find(key); unwanted != unwanted_.end()) {
     if (co_await Remove(key, unwanted->second, deadline)) unwanted_.erase(key);
   }

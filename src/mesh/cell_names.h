@@ -53,7 +53,8 @@ class CellNames final {
   // since: nothing here has it. What etcd does not answer now WithdrawRest asks again.
   Task<void> Withdraw(NamedList list, Instant deadline);
   Task<void> WithdrawRest(Instant deadline);
-  // Whether that is known already: what Claim would say without a question.
+  // ok, where Claim would say so without a question. Else null: what stands for another list may be free by
+  // now, since a person can take it out of etcd.
   const Status* Known(const NamedList& list) const;
 
  private:

@@ -104,6 +104,19 @@ TEST_F(CellNamesTest, ANameThatCouldNotBeGivenBackIsGivenBackLater) {
   EXPECT_TRUE(Claim(1, ListOf("two", "y")).ok());
 }
 
+TEST_F(CellNamesTest, ANameThatAPersonHasFreedIsAskedForAgain) {
+  ASSERT_TRUE(Claim(0, ListOf("demo", "one")).ok());
+  ASSERT_EQ(Claim(1, ListOf("demo", "two")).code(), Code::kMismatch);
+  EXPECT_EQ(names_[1]->Known(ListOf("demo", "two")), nullptr);
+  etcd::Transaction remove;
+  remove.then.push_back({.kind = etcd::Operation::Kind::kDelete,
+                         .keys = {CellKeys("/cistern/").NameKey("default", "demo"), ""}});
+  const auto person = cell_.etcd.Client("somebody");
+  ASSERT_TRUE(
+      cell_.loop->BlockOn(person->Commit(std::move(remove), cell_.clock.Now().PlusUs(kSecond))).has_value());
+  EXPECT_TRUE(Claim(1, ListOf("demo", "two")).ok());
+}
+
 TEST_F(CellNamesTest, WhatIsKnownCostsNoQuestion) {
   ASSERT_TRUE(Claim(0, ListOf("demo", "one")).ok());
   const std::int64_t revision = cell_.etcd.header().revision;

@@ -174,7 +174,7 @@ bool Cell::HasName(const std::string& name) const {
 
 // Of what the node had before it joined, or was attached when etcd could not be asked.
 Task<void> Cell::ClaimNames() {
-  for (;;) {
+  for (std::uint64_t round = 0;; ++round) {
     std::map<std::string, std::string> conflicts;
     bool asked = member_->joined();
     for (std::uint32_t slot = 0; asked && slot < store_.namespace_slots(); ++slot) {
@@ -186,8 +186,9 @@ Task<void> Cell::ClaimNames() {
         if (entry == nullptr) break;
         mesh::NamedList list = mesh::NamedListOf(names_.tenant(), name, *entry);
         Status status;
-        if (const Status* known = agreed_names_->Known(list); known != nullptr) {
-          status = *known;
+        if (agreed_names_->Known(list) != nullptr) continue;
+        if (const auto was = conflicts_.find(name); was != conflicts_.end() && round % kConflictRounds != 0) {
+          status = Status(Code::kMismatch, was->second);
         } else {
           status = co_await agreed_names_->Claim(std::move(list),
                                                  executor().Now().PlusUs(mesh::CellLimits::kCallUs));

@@ -105,7 +105,8 @@ class Cell final {
  private:
   // How old what the rails serve may be.
   static constexpr std::int64_t kPublishUs = 50'000;
-  static constexpr std::int64_t kNamesUs = 1'000'000;  // between two looks for names that nobody has claimed
+  static constexpr std::int64_t kNamesUs = 1'000'000;   // between two looks for names that nobody has claimed
+  static constexpr std::uint64_t kConflictRounds = 10;  // looks between two for names that stand for others
   static constexpr std::int64_t kUnreachedUs = 5'000'000;  // a member is, and it is said
 
   Cell(const Parts& parts, const NodeOptions& options, std::vector<net::CellKey> keys);

@@ -142,6 +142,16 @@ TEST_F(CellNodes, ANameThatStandsForAnotherListInTheCellIsRefusedAndSaid) {
   EXPECT_THAT(Says(loser), testing::AllOf(HasSubstr("namespace late stands for another list in the cell"),
                                           HasSubstr("model=one"), HasSubstr("model=two")));
   EXPECT_FALSE(named(nodes_[2], "three").has_value());
+  // A person frees the name, as the message says.
+  const SystemClock clock;
+  const auto loop = std::move(*io::MakeLoop(clock));
+  const auto etcd = std::move(*etcd::OpenGateway(*loop, {.endpoints = {etcd_.endpoint()}}));
+  etcd::Transaction remove;
+  remove.then.push_back({.kind = etcd::Operation::Kind::kDelete,
+                         .keys = {mesh::CellKeys("/cistern/default/").NameKey("default", "late"), ""}});
+  const Instant deadline = clock.Now().PlusUs(60 * kSecond);
+  ASSERT_TRUE(loop->BlockOn(etcd->Commit(std::move(remove), deadline)).has_value());
+  Until([&] { return StatusNumber(*loser.store, "name_conflicts") == 0; });
 }
 
 // The journal takes nothing more, as on a full disk.
