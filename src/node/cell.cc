@@ -183,7 +183,8 @@ Task<void> Cell::ClaimNames() {
       for (const std::string& name : names) {
         co_await Yield();  // a list has up to 64 KiB
         entry = store_.NamespaceAt(slot);
-        if (entry == nullptr) break;
+        // Meanwhile the slot may be another's.
+        if (entry == nullptr || std::ranges::find(entry->names, name) == entry->names.end()) break;
         mesh::NamedList list = mesh::NamedListOf(names_.tenant(), name, *entry);
         Status status;
         if (agreed_names_->Known(list) != nullptr) continue;
