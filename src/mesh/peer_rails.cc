@@ -29,8 +29,8 @@ Task<void> PeerRails::Dial(std::uint64_t peer, std::shared_ptr<Rails> rails) {
   rails->dialing = false;
   rails->failed = stream ? Status() : stream.error();
   if (stream && !rails->forgotten)
-    rails->open.push_back(std::make_shared<net::RailReader>(std::move(*stream), fabric_));
-  rails->dialed.Pulse();
+    rails->open.push_back(std::make_shared<net::RailReader>(std::move(*stream), fabric_, &rails->changed));
+  rails->changed.Pulse();
 }
 
 Task<Status> PeerRails::Read(std::uint64_t peer, std::span<const net::ConstPiece> questions,
@@ -40,6 +40,7 @@ Task<Status> PeerRails::Read(std::uint64_t peer, std::span<const net::ConstPiece
     for (std::uint32_t item = 0; item < questions.size(); ++item) sink.End(item, why);
     return why;
   };
+  bool asked_for_more = false;  // once, or a peer that refuses it is dialed again and again
   for (;;) {
     rails->DropBroken();
     std::shared_ptr<net::RailReader> best;
@@ -47,17 +48,19 @@ Task<Status> PeerRails::Read(std::uint64_t peer, std::span<const net::ConstPiece
       if (best == nullptr || rail->outstanding() < best->outstanding()) best = rail;
     }
     // The second rail is opened when the first has something to do.
-    const bool more = rails->open.empty() || (rails->open.size() < kRails && best->outstanding() > 0);
+    const bool more = rails->open.empty() || (rails->open.size() < kRails && best->outstanding() > 0 &&
+                                              !std::exchange(asked_for_more, true));
     if (more) BeginToDial(peer, rails);
     if (best != nullptr && best->outstanding() < net::RailLimits::kBatches) {
       const Status status = co_await best->Read(questions, sink, deadline);
       co_return status;
     }
-    if (best != nullptr) co_return end_all(Status(Code::kBusy, "the peer's rails have enough to do"));
-    if (!rails->dialing)
+    if (best == nullptr && !rails->dialing)
       co_return end_all(rails->failed.ok() ? Status(Code::kGone, "no rail") : rails->failed);
-    const Status waited = co_await rails->dialed.Wait(deadline);
+    const Status waited = co_await rails->changed.Wait(deadline);
     if (rails->forgotten) co_return end_all(Status(Code::kGone, "the peer, or this node, has gone"));
+    if (!waited.ok() && best != nullptr)
+      co_return end_all(Status(Code::kBusy, "the peer's rails had no place for it before the deadline"));
     if (!waited.ok()) co_return end_all(Status(Code::kTooLate, "no rail to the peer before the deadline"));
     if (rails->open.empty() && !rails->dialing) co_return end_all(rails->failed);
   }
@@ -68,7 +71,7 @@ Task<Status> PeerRails::Open(std::uint64_t peer, Instant deadline) {
   rails->DropBroken();
   if (rails->open.empty()) BeginToDial(peer, rails);
   while (rails->open.empty() && rails->dialing && !rails->forgotten) {
-    const Status waited = co_await rails->dialed.Wait(deadline);
+    const Status waited = co_await rails->changed.Wait(deadline);
     if (!waited.ok()) co_return waited;
   }
   co_return rails->open.empty() || rails->forgotten ? Status(Code::kGone, "no rail") : Status();
@@ -80,7 +83,7 @@ void PeerRails::Forget(std::uint64_t peer) {
   if (at == rails_.end()) return;
   for (const auto& rail : at->second->open) rail->Close();
   at->second->forgotten = true;
-  at->second->dialed.Pulse();
+  at->second->changed.Pulse();
   rails_.erase(at);
 }
 

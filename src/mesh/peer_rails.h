@@ -52,10 +52,10 @@ class PeerRails final : public BlockRails {
       std::erase_if(open, [](const auto& rail) { return !rail->status().ok(); });
     }
 
+    Event changed;  // a dial has ended, or a rail has a place for a batch
     std::vector<std::shared_ptr<net::RailReader>> open;
     bool dialing = false, forgotten = false;
     Status failed;  // why the last dial did
-    Event dialed;
   };
   std::shared_ptr<Rails> To(std::uint64_t peer);
   void BeginToDial(std::uint64_t peer, const std::shared_ptr<Rails>& rails);

@@ -396,33 +396,28 @@ Task<Status> PeerReader::AwaitTurn(const Batch& batch, Instant deadline) {
 }
 
 Task<Status> PeerReader::Ask(Batch& batch, std::uint64_t peer, Instant deadline) {
-  for (;;) {
-    parts_.peers.Of(peer).breaker.Asked(parts_.clock.Now());
-    std::vector<std::byte> questions;
-    std::vector<std::size_t> ends;
-    ends.reserve(batch.asked.size());
-    const std::int64_t left_us = std::max<std::int64_t>(deadline.UsSince(parts_.clock.Now()), 0);
-    for (const std::uint32_t number : batch.asked) {
-      Batch::Item& item = batch.items[number];
-      item.ended = false;
-      item.asked.worth_us = left_us;
-      Append(questions, item.asked);
-      ends.push_back(questions.size());
-      if (ends.size() == 1) questions.reserve(ends.front() * batch.asked.size());
-    }
-    std::vector<net::ConstPiece> pieces;
-    pieces.reserve(ends.size());
-    for (std::size_t begin = 0; const std::size_t end : ends) {
-      pieces.push_back(std::span(questions).subspan(begin, end - begin));
-      begin = end;
-    }
-    Status status = co_await parts_.rails.Read(peer, pieces, batch, deadline);
-    batch.went_out = batch.went_out || status.code() != Code::kBusy;
-    if (status.code() != Code::kBusy || parts_.clock.Now() >= deadline) co_return status;
-    // The rails have enough to do: when something has landed.
-    const Status waited = co_await landed_.Wait(deadline);
-    if (!waited.ok()) co_return Status(Code::kTooLate, "the peer's rails had no place for it");
+  parts_.peers.Of(peer).breaker.Asked(parts_.clock.Now());
+  std::vector<std::byte> questions;
+  std::vector<std::size_t> ends;
+  ends.reserve(batch.asked.size());
+  const std::int64_t left_us = std::max<std::int64_t>(deadline.UsSince(parts_.clock.Now()), 0);
+  for (const std::uint32_t number : batch.asked) {
+    Batch::Item& item = batch.items[number];
+    item.ended = false;
+    item.asked.worth_us = left_us;
+    Append(questions, item.asked);
+    ends.push_back(questions.size());
+    if (ends.size() == 1) questions.reserve(ends.front() * batch.asked.size());
   }
+  std::vector<net::ConstPiece> pieces;
+  pieces.reserve(ends.size());
+  for (std::size_t begin = 0; const std::size_t end : ends) {
+    pieces.push_back(std::span(questions).subspan(begin, end - begin));
+    begin = end;
+  }
+  Status status = co_await parts_.rails.Read(peer, pieces, batch, deadline);
+  batch.went_out = batch.went_out || status.code() != Code::kBusy;
+  co_return status;
 }
 
 Task<void> PeerReader::Transport(std::shared_ptr<Batch> batch, std::uint64_t peer_number, Instant deadline) {
@@ -459,7 +454,6 @@ Task<void> PeerReader::Transport(std::shared_ptr<Batch> batch, std::uint64_t pee
     if (!batch->from_flash) peer.NoteLanded(batch->bytes(), began, now);
   }
   batch->done.Set();
-  landed_.Pulse();
 }
 
 std::optional<Status> PeerReader::PublishAtOnce(const Fetch& fetch, BatchItem& item) {

@@ -100,9 +100,9 @@ class PeerLinks {
 // Rails to other members, for who reads blocks.
 class BlockRails {
  public:
-  // As net::RailReader::Read, on the rail to `peer` with the least under way; each item of the sink ends,
-  // whatever the outcome, and the sink may be called on another thread until the task has ended. kBusy: every
-  // rail has as many batches as it may have.
+  // As net::RailReader::Read, on the rail to `peer` with the least under way, once one has a place for it;
+  // each item of the sink ends, whatever the outcome, and the sink may be called on another thread until the
+  // task has ended. kBusy: none had one before the deadline, and nothing was asked.
   virtual Task<Status> Read(std::uint64_t peer, std::span<const net::ConstPiece> questions,
                             net::RailSink& sink, Instant deadline) = 0;
 

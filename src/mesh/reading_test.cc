@@ -699,6 +699,33 @@ TEST_F(ReadingTest, QuestionThatNeverWentOutSaysNothingOfThePeer) {
   loop->BlockOn(readers.Close());
 }
 
+TEST_F(ReadingTest, PlaceThatIsFreedByAnAnswerNobodyWaitsForIsTaken) {
+  StartNodes(2);
+  for (std::uint64_t n = 1; n <= 35; ++n) Put(0, n, std::nullopt);
+  ASSERT_TRUE(Told(0));
+  std::vector<PeerMatch> matches;
+  for (std::uint64_t n = 1; n <= 35; ++n) matches.push_back(Find(1, n, n));
+  std::vector<Result<std::size_t>> outcomes(35, Result<std::size_t>(0));
+  int ended = 0;
+  TaskGroup readers(executor());
+  const auto read = [&](std::size_t i, std::int64_t us) {
+    readers.Spawn(ReadInto(executor(), 1, matches[i].run, After(us), &outcomes[i], &ended));
+  };
+  for (const std::size_t i : {33u, 34u}) read(i, kSecond);  // both rails are open then
+  ASSERT_TRUE(RunUntil([&] { return ended == 2; }));
+  RunFor(kSecond);
+  Event goes_on;
+  node(0).before_find = [&](Executor&) -> Task<void> { co_await goes_on.Wait(); };
+  // As many as the rails take, which have little time, and one more.
+  for (std::size_t i = 0; i < 33; ++i) read(i, i == 32 ? 10 * kSecond : 50'000);
+  ASSERT_TRUE(RunUntil([&] { return ended == 34; }));
+  RunFor(50'000);
+  goes_on.Set();
+  EXPECT_TRUE(RunUntil([&] { return ended == 35; }, kSecond));
+  EXPECT_EQ(outcomes[32].value_or(0), 1u);
+  loop->BlockOn(readers.Close());
+}
+
 TEST_F(ReadingTest, MemberThatABatchWaitsForIsForgottenWhenItHasEnded) {
   constexpr std::uint64_t kBlock = 2u << 20;
   StartNodes(3, Blocks(), {.headers = 2});

@@ -70,8 +70,9 @@ class RailReader final {
   // After a failure the fabric is left alone for so long, twice as long after each further one.
   static constexpr std::int64_t kRestUs = 1'000'000, kMostRestUs = 30'000'000;
 
-  // The fabric is borrowed; null: the stream carries everything.
-  explicit RailReader(std::unique_ptr<Stream> stream, Fabric* fabric = nullptr);
+  // The fabric is borrowed; null: the stream carries everything. So is `freed`, which is pulsed when fewer
+  // are outstanding, or the rail has ended; null: nobody waits for that.
+  explicit RailReader(std::unique_ptr<Stream> stream, Fabric* fabric = nullptr, Event* freed = nullptr);
   // No Read is under way.
   ~RailReader();
   RailReader(const RailReader&) = delete;
@@ -158,6 +159,7 @@ class RailReader final {
 
   std::unique_ptr<Stream> stream_;
   Fabric* const fabric_;
+  Event* const freed_;
   std::vector<std::shared_ptr<Batch>> batches_;  // asked and not yet answered
   std::vector<std::shared_ptr<Batch>> parked_;   // answered, but for their bodies
   std::vector<std::byte> fabric_name_;           // the other side's; empty: it has none for us

@@ -15,9 +15,10 @@ constexpr std::size_t kReceiveBytes = 256u << 10;
 
 }  // namespace
 
-RailReader::RailReader(std::unique_ptr<Stream> stream, Fabric* fabric)
+RailReader::RailReader(std::unique_ptr<Stream> stream, Fabric* fabric, Event* freed)
     : stream_(std::move(stream)),
       fabric_(fabric),
+      freed_(freed),
       questions_(*stream_),
       came_(kReceiveBytes),
       fetches_(stream_->executor()) {
@@ -141,6 +142,7 @@ Task<void> RailReader::Run() {
   stream_->Close();
   for (const std::shared_ptr<Batch>& batch : std::exchange(batches_, {})) GiveUp(*batch, broken_);
   for (const std::shared_ptr<Batch>& batch : std::exchange(parked_, {})) GiveUp(*batch, broken_);
+  if (freed_ != nullptr) freed_->Pulse();
 }
 
 Task<Status> RailReader::Answer(std::shared_ptr<Batch> answered) {
@@ -168,6 +170,7 @@ Task<Status> RailReader::Answer(std::shared_ptr<Batch> answered) {
 }
 
 void RailReader::EndItems(Batch& batch, std::span<const std::byte> whole) {
+  if (freed_ != nullptr) freed_->Pulse();
   RailSink* const sink = std::exchange(batch.sink, nullptr);
   if (sink == nullptr) return;
   for (std::uint32_t item = 0; item < batch.items; ++item) {
