@@ -29,7 +29,10 @@ Task<std::vector<MatchRun>> PeerBlocks::Match(std::uint32_t slot, std::span<cons
     if (from > match.run->first) co_await Yield();
     runs_.Add(*kept, from, std::min(end, from + kBlocksAStep));
   }
-  while (runs_.Trim(began, kBlocksAStep)) co_await Yield();
+  // Twice what it brought: the rest of what is too old is left to those that come.
+  for (std::size_t paid = 0; paid < 2 * match.run->chain.size() && runs_.Trim(began, kBlocksAStep);
+       paid += kBlocksAStep)
+    co_await Yield();
   counters_.found.Add(match.run->count);
   co_return std::move(match.runs);
 }

@@ -76,5 +76,17 @@ TEST_F(PeerBlocksTest, WindowBehindBlocksThatLeftReadsTheseToo) {
   EXPECT_EQ(asked_, 2 * static_cast<int>(kWindow));
 }
 
+TEST_F(PeerBlocksTest, MatchForgetsNoMoreOfWhatIsTooOldThanInProportionToItself) {
+  constexpr std::uint64_t kLast = 2'000;
+  FindChain(kLast);
+  const std::vector<BlockKey> chain = Chain(1, kLast);
+  const auto match = [&] { return loop->BlockOn(blocks_->Match(slot, chain, 0, After(kSecond))); };
+  for (int i = 0; i < 130; ++i) ASSERT_FALSE(match().empty());
+  RunFor(FoundRuns::kGoodUs + kSecond);
+  const std::uint64_t before = executor().steps();
+  EXPECT_FALSE(match().empty());
+  EXPECT_LT(executor().steps() - before, 1'000u);
+}
+
 }  // namespace
 }  // namespace cistern::mesh
