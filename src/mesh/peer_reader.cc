@@ -133,6 +133,7 @@ class PeerReader::Batch final : public net::RailSink {
   Batch& operator=(const Batch&) = delete;
 
   void Count(std::uint64_t bytes) {
+    if (from_flash && bytes_ == 0 && bytes > 0) ++peer_.flash_batches;
     bytes_ += bytes;
     reader_.landing_bytes_ += bytes;
     peer_.landing_bytes += bytes;
@@ -140,6 +141,7 @@ class PeerReader::Batch final : public net::RailSink {
   }
   void Uncount(std::uint64_t bytes) {
     bytes_ -= bytes;
+    if (from_flash && bytes_ == 0 && bytes > 0) --peer_.flash_batches;
     reader_.landing_bytes_ -= bytes;
     peer_.landing_bytes -= bytes;
     if (from_flash) peer_.landing_from_flash_bytes -= bytes;
@@ -274,6 +276,8 @@ bool PeerReader::FitsPeer(const Room& room) const {
   const std::uint64_t most = room.from_flash ? std::min(PeerReadLimits::kPeerFlashBytes,
                                                         room.peer.room_bytes / PeerReadLimits::kMemoryShare)
                                              : PeerReadLimits::kPeerBytes;
+  if (room.from_flash && room.first && room.peer.flash_batches >= PeerReadLimits::kPeerFlashBatches)
+    return false;
   return landing == 0 || landing + room.bytes <= most;
 }
 
@@ -340,7 +344,7 @@ Task<Status> PeerReader::Prepare(Fetch& fetch, std::size_t* next, std::shared_pt
                                   batch->items.size() + groups.size() > net::RailLimits::kBatchItems))
       break;
     // A batch that has something goes out with that.
-    const bool may_take = MayTake({peer, batch->from_flash, bytes});
+    const bool may_take = MayTake({peer, batch->from_flash, bytes, batch->bytes() == 0});
     if (!batch->items.empty() && !may_take) break;
     if (may_take) {
       batch->Count(bytes);

@@ -20,6 +20,7 @@
 #include "base/task.h"
 #include "base/task_group.h"
 #include "mesh/peer_message.h"
+#include "mesh/peer_rails.h"
 #include "mesh/peer_table.h"
 #include "mesh/reach.h"
 #include "mesh/refusals.h"
@@ -34,6 +35,8 @@ struct PeerReadLimits {
   // Landing from one peer, of what lies in its memory and of what it reads from its flash first: the one is
   // what keeps a line busy, the other what keeps disks busy. One block always may.
   static constexpr std::uint64_t kPeerBytes = 16u << 20, kPeerFlashBytes = 32u << 20;
+  // Of what it reads from its flash: the rails to it have places for what lies in its memory beside them.
+  static constexpr std::uint32_t kPeerFlashBatches = PeerRails::kRails * net::RailLimits::kBatches * 7 / 8;
   static constexpr int kOthers = 3;  // transfers of other calls that a call waits for in vain
   static constexpr std::int64_t kCatchUpUs = 50'000;  // for a drop that the peer has seen before this member
   // Of all peers together memory / so much; of what one reads from its flash no more than that of its own.
@@ -164,6 +167,7 @@ class PeerReader final {
     const Peer& peer;
     bool from_flash = false;
     std::uint64_t bytes = 0;
+    bool first = true;  // of the batch
   };
   bool FitsPeer(const Room& room) const;
   // Whether it may be had now: it fits, and nobody waits for it who came before. Else many small ones would

@@ -22,6 +22,7 @@ struct Peer {
   std::uint32_t matches = 0;                   // questions under way
   std::uint64_t landing_bytes = 0;             // of blocks that were asked for and are not here
   std::uint64_t landing_from_flash_bytes = 0;  // of these, what it reads from its flash first
+  std::uint32_t flash_batches = 0;             // of what it reads from its flash, that have room
   std::uint32_t batches = 0;                   // that read from it, or wait for room
   double answer_us = 100;                      // of a match, lately
   std::uint64_t room_bytes = 0;                // its memory; 0: it has not said so, and takes nothing

@@ -726,6 +726,42 @@ TEST_F(ReadingTest, PlaceThatIsFreedByAnAnswerNobodyWaitsForIsTaken) {
   loop->BlockOn(readers.Close());
 }
 
+TEST_F(ReadingTest, WhatLiesInMemoryHasAPlaceBesideWhatIsReadFromFlash) {
+  StartNodes(2);
+  for (std::uint64_t n = 1; n <= 41; ++n) Put(0, n, std::nullopt);
+  ASSERT_TRUE(Told(0));
+  node(0).match_lie = [](MatchReply& reply) {
+    for (MatchRun& run : reply.runs) run.where = Where::kFlash;
+  };
+  std::vector<PeerMatch> matches;
+  for (std::uint64_t n = 1; n <= 41; ++n) {
+    if (n == 41) node(0).match_lie = nullptr;
+    matches.push_back(Find(1, n, n));
+  }
+  node(1).peers.Of(node(0).process_number).room_bytes = 1u << 30;
+  Event goes_on;
+  bool held = true;
+  node(0).before_find = [&](Executor&) -> Task<void> {
+    if (held) co_await goes_on.Wait();
+  };
+  std::vector<Result<std::size_t>> outcomes(41, Result<std::size_t>(0));
+  int ended = 0;
+  TaskGroup readers(executor());
+  const auto read = [&](std::size_t i) {
+    readers.Spawn(ReadInto(executor(), 1, matches[i].run, After(10 * kSecond), &outcomes[i], &ended));
+  };
+  for (std::size_t i = 0; i < 40; ++i) read(i);
+  RunFor(100'000);
+  held = false;
+  read(40);
+  EXPECT_TRUE(RunUntil([&] { return ended == 1; }, kSecond));
+  EXPECT_EQ(outcomes[40].value_or(0), 1u);
+  goes_on.Set();
+  ASSERT_TRUE(RunUntil([&] { return ended == 41; }));
+  for (const auto& outcome : outcomes) EXPECT_EQ(outcome.value_or(0), 1u);
+  loop->BlockOn(readers.Close());
+}
+
 TEST_F(ReadingTest, MemberThatABatchWaitsForIsForgottenWhenItHasEnded) {
   constexpr std::uint64_t kBlock = 2u << 20;
   StartNodes(3, Blocks(), {.headers = 2});
