@@ -68,7 +68,7 @@ Task<std::vector<PeerBlocks::Wanted>> PeerBlocks::Collect(std::uint32_t slot,
     of->begin = std::min(of->begin, found->block);
     of->end = std::max(of->end, found->block + 1);
     if (of->at.empty()) of->at.reserve(blocks.size() - i);
-    of->at.push_back(i);
+    of->at.push_back({i, found->block});
   }
   co_return all;
 }
@@ -90,9 +90,13 @@ Task<std::vector<store::RemoteMiss>> PeerBlocks::Bring(std::uint32_t slot,
                                                        Instant worth) {
   std::vector<Wanted> all = co_await Collect(slot, blocks);
   std::vector<store::RemoteMiss> misses;
-  const auto miss = [&](const Wanted& wanted, Code code, std::int64_t ready_in_us) {
-    for (const std::size_t at : wanted.at) misses.push_back({at, code, ready_in_us});
-    if (code == Code::kTooLate) counters_.late.Add(wanted.at.size());
+  // From a block of the run's chain on.
+  const auto miss = [&](const Wanted& wanted, std::size_t from, Code code, std::int64_t ready_in_us) {
+    for (const auto& [asked, block] : wanted.at) {
+      if (block < from) continue;
+      misses.push_back({asked, code, ready_in_us});
+      if (code == Code::kTooLate) counters_.late.Add();
+    }
   };
   // All of them are under way before the first is waited for.
   std::vector<Reading> readings;
@@ -103,7 +107,7 @@ Task<std::vector<store::RemoteMiss>> PeerBlocks::Bring(std::uint32_t slot,
     const bool follows = Follows(wanted) && left_us >= ReadyInUs(wanted, wanted.kept->run->first);
     const std::size_t from = follows ? wanted.begin : FirstMissing(wanted);
     if (left_us < ReadyInUs(wanted, from)) {
-      miss(wanted, Code::kTooLate, ReadyInUs(wanted, from));
+      miss(wanted, wanted.begin, Code::kTooLate, ReadyInUs(wanted, from));
       continue;
     }
     readings.push_back(Read(wanted, from, worth));
@@ -111,14 +115,18 @@ Task<std::vector<store::RemoteMiss>> PeerBlocks::Bring(std::uint32_t slot,
   for (Reading& reading : readings) {
     const Wanted& wanted = *reading.wanted;
     Result<std::size_t> came = co_await reading.read;
+    std::size_t from = reading.from;
     if (!came && reading.from == wanted.begin && parts_.clock.Now() < worth) {
       // Who waited for what these stand on had less time for it, or displaced less.
-      const std::size_t from = FirstMissing(wanted);
-      if (from < wanted.begin)
-        came = co_await parts_.reader.Read(wanted.kept->run, from, wanted.end - from, 0, worth);
+      if (const std::size_t first = FirstMissing(wanted); first < wanted.begin) {
+        from = first;
+        Reading anew = Read(wanted, from, worth);
+        came = co_await anew.read;
+        reading.why_no_more = std::move(anew.why_no_more);
+      }
     }
-    if (!came && (came.error().code() == Code::kTooLate || came.error().code() == Code::kBusy))
-      miss(wanted, came.error().code(), 0);
+    const Code why = came ? reading.why_no_more->code() : came.error().code();
+    if (why == Code::kTooLate || why == Code::kBusy) miss(wanted, from + came.value_or(0), why, 0);
   }
   std::ranges::sort(misses, {}, &store::RemoteMiss::at);
   co_return misses;

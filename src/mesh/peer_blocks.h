@@ -57,16 +57,24 @@ class PeerBlocks final : public store::RemoteBlocks {
   struct Wanted {
     std::shared_ptr<const FoundRuns::Kept> kept;
     std::size_t begin = 0, end = 0;  // in the run's chain: from the first to the last of them
-    std::vector<std::size_t> at;     // of the acquire's blocks
+    struct At {
+      std::size_t asked;  // which of the acquire's blocks
+      std::size_t block;  // in the run's chain
+    };
+    std::vector<At> at;
   };
   // A read of them, from a block of the run's chain on.
   struct Reading {
     const Wanted* wanted;
     std::size_t from;
+    std::unique_ptr<Status> why_no_more;
     Task<Result<std::size_t>> read;
   };
   Reading Read(const Wanted& wanted, std::size_t from, Instant worth) {
-    return {&wanted, from, parts_.reader.Read(wanted.kept->run, from, wanted.end - from, 0, worth)};
+    auto why = std::make_unique<Status>();
+    Status* const to = why.get();
+    return {&wanted, from, std::move(why),
+            parts_.reader.Read(wanted.kept->run, from, wanted.end - from, 0, worth, to)};
   }
   // How long it takes from there on, as the match said.
   static std::int64_t ReadyInUs(const Wanted& wanted, std::size_t from) {

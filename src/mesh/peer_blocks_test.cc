@@ -12,9 +12,9 @@ constexpr std::uint64_t kWindow = 8;  // blocks of an acquire
 class PeerBlocksTest : public MeshTest {
  protected:
   // Node 0 has blocks 1 to `last`, and a match at node 1 has found them.
-  void FindChain(std::uint64_t last) {
+  void FindChain(std::uint64_t last, std::size_t bytes = 4096) {
     StartNodes(2);
-    PutChain(0, 1, last);
+    PutChain(0, 1, last, bytes);
     blocks_.emplace(PeerBlocks::Parts{executor(), clock, *node(1).store, *node(1).finder, *node(1).reader},
                     5);
     const std::vector<BlockKey> chain = Chain(1, last);
@@ -74,6 +74,23 @@ TEST_F(PeerBlocksTest, WindowBehindBlocksThatLeftReadsTheseToo) {
   EXPECT_TRUE(loop->BlockOn(Bring(9)).empty());
   EXPECT_TRUE(AllHere(2 * kWindow));
   EXPECT_EQ(asked_, 2 * static_cast<int>(kWindow));
+}
+
+TEST_F(PeerBlocksTest, OfBlocksThatCameInPartTheRestIsLate) {
+  FindChain(16, 300'000);
+  node(0).before_find = [this](Executor&) -> Task<void> {
+    if (++asked_ > 4) co_await Pass(100'000);
+  };
+  std::vector<catalog::BlockName> all;
+  for (const BlockKey& key : Chain(1, 16)) all.push_back({key, 0, {}});
+  const auto misses = loop->BlockOn(blocks_->Bring(slot, all, After(50'000)));
+  ASSERT_EQ(misses.size(), 12u);
+  for (std::size_t i = 0; i < misses.size(); ++i) {
+    EXPECT_EQ(misses[i].at, 4 + i);
+    EXPECT_EQ(misses[i].code, Code::kTooLate);
+  }
+  EXPECT_EQ(blocks_->counters().late.value(), 12u);
+  for (std::uint64_t n = 1; n <= 4; ++n) EXPECT_TRUE(Exact(1, n, 300'000)) << n;
 }
 
 TEST_F(PeerBlocksTest, MatchForgetsNoMoreOfWhatIsTooOldThanInProportionToItself) {

@@ -200,7 +200,8 @@ PeerReader::~PeerReader() { tasks_.Drop(); }
 Task<void> PeerReader::Close() { return tasks_.Close(); }
 
 Task<Result<std::size_t>> PeerReader::Read(std::shared_ptr<const PeerRun> run, std::size_t from,
-                                           std::size_t count, std::uint64_t conversation, Instant deadline) {
+                                           std::size_t count, std::uint64_t conversation, Instant deadline,
+                                           Status* why_no_more) {
   if (from < run->first || from + count > run->first + run->count || run->chain.size() < from + count)
     co_return Error(Code::kInvalid, "read from a peer: blocks that it did not say it has");
   if (tasks_.closed()) co_return Error(Code::kGone, "read from a peer: the node ends");
@@ -228,6 +229,7 @@ Task<Result<std::size_t>> PeerReader::Read(std::shared_ptr<const PeerRun> run, s
     }
   }
   if (here == 0 && !status.ok()) co_return std::unexpected(std::move(status));
+  if (why_no_more != nullptr) *why_no_more = std::move(status);
   co_return here;
 }
 

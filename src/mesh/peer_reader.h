@@ -83,10 +83,10 @@ class PeerReader final {
   Executor& executor() { return parts_.executor; }
 
   // How many of the run's blocks, from its `from`-th on and at most `count`, are in memory when it ends, one
-  // after the other. 0 with an error that says why: kTooLate, kBusy, kMiss, kGone. `conversation`, not 0, is
-  // the one that reads.
+  // after the other. An error where none is, which says why: kTooLate, kBusy, kMiss, kGone; why those behind
+  // some are not, `why_no_more` is told, if it is not null. `conversation`, not 0, is the one that reads.
   Task<Result<std::size_t>> Read(std::shared_ptr<const PeerRun> run, std::size_t from, std::size_t count,
-                                 std::uint64_t conversation, Instant deadline);
+                                 std::uint64_t conversation, Instant deadline, Status* why_no_more = nullptr);
   // Whether a Read, of whatever call, waits for the block.
   bool Coming(std::uint64_t incarnation, const BlockKey& key) const {
     return transfers_.contains({incarnation, key});
