@@ -91,11 +91,13 @@ bool SampleFeed::Resolve(catalog::BlockId block) {
 }
 
 void SampleFeed::Came(catalog::BlockId block, std::uint16_t group) {
+  if (clearing_) return;
   const OfTree& of = TreeOf(forest_.block(block).tree);
   if (of.shared && of.group == group && depths_[block] == 0) (void)Resolve(block);
 }
 
 void SampleFeed::Went(catalog::BlockId block, std::uint16_t group) {
+  if (clearing_) depths_[block] = 0;
   if (depths_[block] == 0) return;
   const OfTree& of = TreeOf(forest_.block(block).tree);
   if (of.shared && of.group != group) return;
@@ -135,11 +137,12 @@ Task<void> SampleFeed::Begin(std::uint64_t history) {
   history_ = history;
   switches_ = names_.switches();
   if (!listening_) store_.ListenToBlocks(this);
-  const bool anew = std::exchange(listening_, true);
-  for (catalog::BlockId id = 0; anew && id < forest_.block_end(); ++id) {
+  clearing_ = std::exchange(listening_, true);
+  for (catalog::BlockId id = 0; clearing_ && id < forest_.block_end(); ++id) {
     depths_[id] = 0;
     if (id % kIdsAStep == kIdsAStep - 1) co_await Yield();
   }
+  clearing_ = false;
   // Ids rise along most chains, so most blocks find a parent that knows its depth; the rest is found in
   // further rounds.
   for (bool found = true; found;) {
@@ -168,7 +171,7 @@ Task<SnapshotPage> SampleFeed::Page(std::uint32_t from) {
   SnapshotPage page{.history = history_, .as_of = end()};
   std::uint32_t looked = 0;
   for (catalog::BlockId id = from;; ++id) {
-    if (id >= forest_.block_end()) co_return page;
+    if (id >= forest_.block_end() || clearing_) co_return page;
     if (page.samples.size() == kPage) {
       page.next = id;
       co_return page;

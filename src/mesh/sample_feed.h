@@ -88,6 +88,7 @@ class SampleFeed final : public catalog::BlockListener {
   std::uint64_t history_ = 0;
   std::uint64_t switches_ = 0;  // of names
   bool listening_ = false;
+  bool clearing_ = false;  // what is known of blocks, which counts no more: all are found anew behind that
   std::deque<SampleChange> kept_;
   std::uint64_t first_kept_ = 0;
   std::uint64_t samples_ = 0;

@@ -104,6 +104,19 @@ TEST_F(SampleStreamsTest, WhatIsPutAgainWhileItsNamesakeIsStillCollectedIsKnown)
   EXPECT_EQ(BlocksOf(Find(1, 1, 16)), 16u);
 }
 
+TEST_F(SampleStreamsTest, WhatGoesWhileAllIsCountedAnewIsCountedOut) {
+  StartNodes(2);
+  PutChain(0, 1, 5'000, 512);
+  ASSERT_TRUE(RunUntil([&] { return node(1).index->entries() == 1'251; }));
+  auto counting = node(0).feed->Begin(7);
+  const BlockKey last = store::Key(5'000);
+  auto drop = node(0).store->Drop(slot, std::span(&last, 1));
+  loop->BlockOn(std::move(counting));
+  ASSERT_TRUE(loop->BlockOn(std::move(drop)).has_value());
+  EXPECT_EQ(node(0).feed->samples(), 1'250u);
+  EXPECT_TRUE(RunUntil([&] { return node(1).index->entries() == 1'250; }));
+}
+
 TEST_F(SampleStreamsTest, P5NoNoteIsKeptOfNamespacesThatWereDropped) {
   StartNodes(1);
   ASSERT_TRUE(RunUntil([&] { return node(0).feed->history() == 7; }));
