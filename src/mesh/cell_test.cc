@@ -395,6 +395,30 @@ TEST_F(CellTest, WhatATrimLeftBehindItsFloorIsDeletedByALaterOne) {
   EXPECT_EQ(KeysOf(keys.Drops()), 0u);
 }
 
+TEST_F(CellTest, EtcdIsCompactedBehindATrimWhateverThatWasCutOffFrom) {
+  cell_.etcd.SetLags({.answer_us = 10'000, .event_us = 1'000});
+  StartCell(2);
+  const auto somebody = cell_.etcd.Client("somebody");
+  for (std::int64_t us = 0; us < 40'000; us += 2'000) {
+    const auto dropped = cell_.Drop(node(1), DropOfKeys(name_, {KeyOf(9)}));
+    ASSERT_TRUE(dropped.has_value());
+    cell_.RunFor(CellLimits::kTrimAgeUs + kSecond);
+    const std::int64_t before = cell_.etcd.header().revision;
+    auto trim = member(0).Trim({dropped->revision, 0});
+    // The floor is raised, the drop deleted.
+    ASSERT_TRUE(cell_.RunUntil(kSecond, [&] { return cell_.etcd.header().revision == before + 2; }));
+    cell_.RunFor(us);
+    cell_.etcd.Cut("a");
+    (void)cell_.loop->BlockOn(std::move(trim));
+    cell_.etcd.Heal("a");
+    cell_.RunFor(2 * Trimmer::kEveryUs);
+    const auto of_before = cell_.loop->BlockOn(somebody->Range(
+        {.keys = etcd::KeyRange::Prefix("/"), .revision = before}, cell_.clock.Now().PlusUs(kSecond)));
+    ASSERT_FALSE(of_before.has_value()) << us;
+    EXPECT_EQ(of_before.error().code(), Code::kLapsed) << us;
+  }
+}
+
 // As many as the cell writes in four minutes, as large as they are where many keys are dropped.
 TEST_F(CellTest, MemberJoinsBehindManyLargeBatchesAndTheyAreTrimmed) {
   StartCell(1);

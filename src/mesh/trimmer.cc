@@ -21,7 +21,7 @@ Task<void> Trimmer::Run() {
     CellFloor floor{state_.kept_drops.FloorAt(executor().Now()), state_.kept_ends.FloorAt(executor().Now())};
     floor.drops = std::max(floor.drops, state_.floor.drops);
     floor.ends = std::max(floor.ends, state_.floor.ends);
-    if (floor != deleted_) (void)co_await Trim(floor);  // what failed is tried again in a minute
+    if (floor != done_) (void)co_await Trim(floor);  // what failed is tried again in a minute
   }
 }
 
@@ -53,10 +53,12 @@ Task<Status> Trimmer::Trim(CellFloor floor) {
     co_return status;
   if (Status status = co_await DeleteUpTo(keys_.Ends(), floor.ends, &revision); !status.ok())
     co_return status;
-  deleted_ = floor;
-  if (!compacts_) co_return Status();
-  deadline = executor().Now().PlusUs(CellLimits::kCallUs);
-  co_return co_await etcd_.Compact(revision, deadline);
+  if (compacts_) {
+    deadline = executor().Now().PlusUs(CellLimits::kCallUs);
+    if (Status status = co_await etcd_.Compact(revision, deadline); !status.ok()) co_return status;
+  }
+  done_ = floor;
+  co_return Status();
 }
 
 Task<Status> Trimmer::DeleteUpTo(const std::string& prefix, std::int64_t floor, std::int64_t* revision) {

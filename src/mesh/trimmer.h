@@ -41,7 +41,7 @@ class Trimmer final {
   const std::string& id_;
   const bool compacts_;
   CellState& state_;
-  CellFloor deleted_;  // nothing behind it is left in etcd, as far as this start has seen to it
+  CellFloor done_;  // nothing up to it is left in etcd, as far as this start has seen to it
 };
 
 }  // namespace cistern::mesh
