@@ -152,6 +152,19 @@ TEST_F(RailFabricTest, BatchesOutstandingTogetherShareTheWay) {
   EXPECT_EQ(reader_->fabric_bytes(), sinks.size() * BytesOf({3, 4, 2}));
 }
 
+TEST_F(RailFabricTest, BatchWithNextToNoTimeLeftTakesNoOthersWay) {
+  Start();
+  here_->faults.read_us = 5'000;
+  PlacedSink first, second;
+  auto one = Read({3}, first, pair_.After(1'000'000));
+  auto other = Read({2}, second, pair_.After(1'500));
+  (void)pair_.loop->BlockOn(std::move(other));
+  EXPECT_TRUE(pair_.loop->BlockOn(std::move(one)).ok());
+  ExpectWhole(first, {3});
+  EXPECT_EQ(reader_->fabric_bytes(), BytesOf({3}));
+  EXPECT_EQ(here_->opened, 1);
+}
+
 TEST_F(RailFabricTest, WhatIsMissingRefusedOrTornIsThatItemsAlone) {
   Start();
   PlacedSink sink;

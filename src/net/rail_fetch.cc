@@ -15,6 +15,8 @@ namespace {
 
 // A fetch that was given less says nothing of the fabric.
 constexpr std::int64_t kFairUs = 20'000;
+// One that has less is left to the stream: what it does not end in time ends the way for all who share it.
+constexpr std::int64_t kLeastUs = 1'000;
 
 }  // namespace
 
@@ -82,9 +84,8 @@ void RailReader::Fail(const std::shared_ptr<Way>& way, const Status& why, std::i
 Task<void> RailReader::Fetch(std::shared_ptr<Batch> batch) {
   const std::shared_ptr<Way> way = way_;
   const Instant now = executor().Now();
-  const std::int64_t left_us = batch->deadline.UsSince(now);
-  if (way != nullptr && batch->sink != nullptr) {
-    const std::int64_t given_us = std::clamp<std::int64_t>(left_us / 2, 0, kFabricUs);
+  const std::int64_t given_us = std::min(batch->deadline.UsSince(now) / 2, kFabricUs);
+  if (way != nullptr && batch->sink != nullptr && given_us >= kLeastUs) {
     const Status fetched = co_await FetchBodies(*batch, *way, now.PlusUs(given_us));
     if (fetched.ok()) {
       rest_us_ = kRestUs;
