@@ -92,7 +92,7 @@ VolumeFacts VolumeOf(const std::string& path) {
   if (::stat(path.c_str(), &info) != 0) return {path, ErrnoText(errno)};
   const bool directory = S_ISDIR(info.st_mode);
   const Fd fd(directory ? ::open(path.c_str(), O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600)
-                        : ::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC));
+                        : ::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC | O_NONBLOCK));
   return {path, fd.valid() ? std::string() : ErrnoText(errno)};
 }
 
@@ -152,16 +152,21 @@ void LookAtProcesses(const LookAt& at, HostFacts& facts) {
   }
 }
 
+// Who else makes things in /dev/shm may make a FIFO, which waits for a writer, or a link to a device.
+constexpr int kRead = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+
 bool IsArena(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
+  const Fd fd(::open(path.c_str(), kRead));
+  struct stat info;
+  if (!fd.valid() || ::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) return false;
   std::uint64_t magic = 0;
-  return file.read(reinterpret_cast<char*>(&magic), sizeof(magic)) && magic == arena::kArenaMagic;
+  return ::pread(fd.get(), &magic, sizeof(magic), 0) == sizeof(magic) && magic == arena::kArenaMagic;
 }
 
 // A node that starts in this very moment finds the lock taken and looks again: it waits for milliseconds at
 // least.
 bool IsLocked(const fs::path& path) {
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  const Fd fd(::open(path.c_str(), kRead));
   if (!fd.valid()) return false;
   if (::flock(fd.get(), LOCK_SH | LOCK_NB) == 0) {
     ::flock(fd.get(), LOCK_UN);

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -55,6 +56,17 @@ TEST_F(PlantedHost, WithoutAnythingToReadHasNoFactsAndNoError) {
   EXPECT_TRUE(facts.arenas.empty());
   EXPECT_EQ(facts.shmem_huge, "");
   EXPECT_FALSE(facts.kernels.empty());
+}
+
+TEST_F(PlantedHost, WhatOthersPutWhereArenasAreKeepsNobodyWaiting) {
+  std::filesystem::create_directories(root_ + "/dev/shm/theirs/x");
+  ASSERT_EQ(mkfifo((root_ + "/dev/shm/theirs/x/arena").c_str(), 0666), 0);
+  Arena("/dev/shm/real/x");
+  std::filesystem::create_directories(root_ + "/dev/shm/theirs/y");
+  std::filesystem::create_symlink(root_ + "/dev/shm/real/x/arena", root_ + "/dev/shm/theirs/y/arena");
+  const HostFacts facts = Read();
+  ASSERT_EQ(facts.arenas.size(), 1u);
+  EXPECT_EQ(facts.arenas[0].directory, root_ + "/dev/shm/real/x");
 }
 
 TEST_F(PlantedHost, KernelFilesBecomeFacts) {
