@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "admin/http_request.h"
 
+#include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http/empty_body.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -47,7 +48,13 @@ std::expected<HttpRequest, HttpAnswer> ParseHttpRequest(std::string_view bytes) 
                                  "GET and HEAD only: the port only shows; `cistern admin` steers"));
   }
   const auto target = message.target();
-  const std::string_view path(target.data(), target.size());
+  std::string_view path(target.data(), target.size());
+  // Who takes the port for a proxy names its host once more.
+  if (constexpr std::string_view kScheme = "http://";
+      boost::beast::iequals(path.substr(0, kScheme.size()), kScheme)) {
+    path.remove_prefix(std::min(path.find_first_of("/?", kScheme.size()), path.size()));
+    if (!path.starts_with('/')) path = "/";
+  }
   if (!path.starts_with('/'))
     return std::unexpected(Wrong(http::status::bad_request, "the target of a request begins with /"));
   return HttpRequest{.path = std::string(path.substr(0, path.find('?'))),

@@ -19,12 +19,23 @@ TEST(HttpRequest, APathIsWhatStandsBeforeTheQuestion) {
   EXPECT_TRUE(head->head);
 }
 
+TEST(HttpRequest, ATargetMayNameTheHost) {
+  for (const auto& [target, path] :
+       {std::pair("http://node:9100/metrics?a=b", "/metrics"), std::pair("HTTP://node/", "/"),
+        std::pair("http://node", "/"), std::pair("http://node?a=/b", "/")}) {
+    const auto get = ParseHttpRequest(std::string("GET ") + target + " HTTP/1.1\r\nHost: node\r\n\r\n");
+    ASSERT_TRUE(get.has_value()) << target;
+    EXPECT_EQ(get->path, path) << target;
+  }
+}
+
 TEST(HttpRequest, WhatIsWrongIsSaid) {
   const std::pair<std::string, int> wrong[] = {
       {"\r\n\r\n", 400},
       {"GET\r\n\r\n", 400},
       {"GET /metrics\r\n\r\n", 400},
       {"GET metrics HTTP/1.1\r\n\r\n", 400},
+      {"GET ftp://node/metrics HTTP/1.1\r\n\r\n", 400},
       {std::string("GET /\0 HTTP/1.1\r\n\r\n", 19), 400},
       {"GET / HTTP/1.1\r\nno colon\r\n\r\n", 400},
       {"POST / HTTP/1.1\r\n\r\n", 405},
