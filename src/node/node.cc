@@ -52,6 +52,7 @@
 #include "node/flash_places.h"
 #include "node/journal_place.h"
 #include "node/kernel_random.h"
+#include "node/lingering.h"
 #include "node/node_metrics.h"
 #include "node/reports.h"
 #include "node/start_watch.h"
@@ -271,8 +272,8 @@ class Node::Core {
   std::atomic<bool> drains_{false};
   std::atomic<std::uint32_t> wanted_headers_{0};
   std::unique_ptr<admin::HttpServer> http_;
-  Instant alone_since_ = started_at_;  // when the last client was seen
-  bool lost_ = false;                  // of its arena
+  Lingering lingering_{started_at_};
+  bool lost_ = false;  // of its arena
   std::int64_t drain_us_ = 0;
   std::optional<CancelToken> stop_ticking_;  // while it serves
 
@@ -763,16 +764,12 @@ void Node::Core::NoteLoss() {
 }
 
 void Node::Core::NoteLingering(Instant now) {
-  if (options_.linger_us == 0 || !options_.on_ends) return;
-  if (!parts_->server->empty()) {
-    alone_since_ = now;
-  } else if (now.UsSince(alone_since_) >= static_cast<std::int64_t>(options_.linger_us)) {
-    log_->Log(LogLevel::kInfo, "node ends: no client for ", DurationText(options_.linger_us));
-    // In this step: the end comes when another thread has its turn, and who came in until then would have a
-    // node that goes.
-    parts_->server->CloseDoor();
-    EndItself(Status());
-  }
+  if (!lingering_.IsOver(now, parts_->server->empty(), options_.linger_us) || !options_.on_ends) return;
+  log_->Log(LogLevel::kInfo, "node ends: no client for ", DurationText(options_.linger_us));
+  // In this step: the end comes when another thread has its turn, and who came in until then would have a
+  // node that goes.
+  parts_->server->CloseDoor();
+  EndItself(Status());
 }
 
 Task<void> Node::Core::TearDown(Executor& executor) {
