@@ -721,6 +721,7 @@ Reloaded Node::Core::Apply(const NodeOptions& read) {
   parts_->store->SetOptions(StoreOptionsOf(options_));
   if (parts_->cell) parts_->cell->SetCopies(options_.cell_copies);
   if (flash_ != nullptr && budget) flash_->SetBudget(options_.flash_budget_bytes_a_day);
+  facts_.budget_bytes_a_day = options_.flash_budget_bytes_a_day;
   for (const std::string& changed : reloaded.changed) log_->Log(LogLevel::kInfo, "reload: ", changed);
   for (const std::string& kept : reloaded.kept) log_->Log(LogLevel::kWarning, "reload: ", kept);
   if (reloaded.changed.empty()) log_->Log(LogLevel::kInfo, "reload: nothing has changed");

@@ -228,6 +228,16 @@ class WhatANodeDoes(FlashTest):
             self.assertGreaterEqual(found["flash"]["write_amplification"], 1)
             self.assertEqual(list(self.disk.iterdir()), [])
 
+    def test_status_has_the_budget_that_a_reload_brought(self) -> None:
+        config = self.directory / "cistern.toml"
+        config.write_text('flash_budget = "2TiB/day"\n')
+        node = self.node("--flash", self.flash, "--config", config)
+        for text, budget in (('flash_budget = "500GiB/day"\n', 500 << 30), ("", None)):
+            config.write_text(text)
+            node.process.send_signal(signal.SIGHUP)
+            node.says("reload: flash_budget: ")
+            self.assertEqual(node.status()["flash"]["budget_bytes_a_day"], budget)
+
     def test_a_raw_device_serves_and_comes_back(self) -> None:
         device = self.loop_device(512 << 20)
         node = self.node("--flash", device, "--journal-dir", self.disk)
