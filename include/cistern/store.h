@@ -251,8 +251,8 @@ class Store {
                                           std::int64_t deadline_us = kDefaultDeadlineUs);
   Result<std::uint32_t> SwitchEngineWrites(std::string_view engine, bool on,
                                            std::int64_t deadline_us = kDefaultDeadlineUs);
-  // Drops all of a namespace, whoever uses it, by its name or the 16 digits of its list's fingerprint; it
-  // stays, empty. The blocks removed. kMiss: there is none of that name.
+  // Drops all of a namespace, whoever uses it, by the 16 digits of its list's fingerprint, or else by its
+  // name; it stays, empty. The blocks removed. kMiss: there is none of that name.
   Result<std::uint64_t> DropNamed(std::string_view target, std::int64_t deadline_us = kDefaultDeadlineUs);
   // Sets the node's memory on its way to another size, up to eight times what its arena was made with, and
   // returns at once; the bytes of slots that it will have. StatusJson says how far it is (memory.bytes,

@@ -36,6 +36,15 @@ std::string NotCalled(const std::string& target) {
   return Text("namespace ", Shown(target), ": the node knows none of that name, fingerprint, field or label");
 }
 
+bool IsNamed(const catalog::NamespaceEntry* entry, const std::string& target) {
+  return entry != nullptr && std::ranges::find(entry->names, target) != entry->names.end();
+}
+
+bool HasFingerprint(const catalog::NamespaceEntry* entry, const std::string& target) {
+  return entry != nullptr &&
+         target == catalog::NamespaceTable::FingerprintText(catalog::NamespaceTable::Fingerprint(*entry));
+}
+
 }  // namespace
 
 Status Namespaces::CheckSpec(const NamespaceSpec& spec) const {
@@ -321,21 +330,25 @@ Task<bool> Namespaces::Means(std::uint32_t slot, const std::string& target) {
 Task<bool> Namespaces::IsCalled(std::uint32_t slot, const std::string& target) {
   const catalog::NamespaceEntry* entry = context_.namespaces.at(slot);
   if (entry == nullptr) co_return false;
-  if (std::ranges::find(entry->names, target) != entry->names.end()) co_return true;
+  if (IsNamed(entry, target)) co_return true;
   if (target.size() != kFingerprintDigits) co_return false;
   co_await Yield();  // a list has up to 64 KiB
-  entry = context_.namespaces.at(slot);
-  if (entry == nullptr) co_return false;
-  co_return target == catalog::NamespaceTable::FingerprintText(catalog::NamespaceTable::Fingerprint(*entry));
+  co_return HasFingerprint(context_.namespaces.at(slot), target);
 }
 
+// Who names a namespace by another one's fingerprint gets no drop that is meant for that one.
 Task<Result<std::uint32_t>> Namespaces::Find(std::string target) {
+  std::optional<std::uint32_t> named;
   for (std::uint32_t slot = 0; slot < context_.namespaces.end(); ++slot) {
     context_.steps.Count(2);
     if (context_.steps.Spent()) co_await Yield();
-    const bool called = co_await IsCalled(slot, target);
-    if (called) co_return slot;
+    if (context_.namespaces.at(slot) == nullptr) continue;
+    if (!named && IsNamed(context_.namespaces.at(slot), target)) named = slot;
+    if (target.size() != kFingerprintDigits) continue;
+    co_await Yield();  // a list has up to 64 KiB
+    if (HasFingerprint(context_.namespaces.at(slot), target)) co_return slot;
   }
+  if (named && IsNamed(context_.namespaces.at(*named), target)) co_return *named;
   co_return Error(Code::kMiss, NotCalled(target));
 }
 

@@ -69,8 +69,8 @@ class Namespaces final {
   // The same where the journal is not waited for (Journal::Settle), so that it is never refused. Blocks
   // removed; 0 in a slot without a namespace.
   Task<std::uint64_t> Renew(std::uint32_t slot);
-  // The namespace that has this name, or these 16 digits as the fingerprint of its list. kMiss: there is
-  // none.
+  // The namespace that has these 16 digits as the fingerprint of its list, or else this name. kMiss: there
+  // is none.
   Task<Result<std::uint32_t>> Find(std::string target);
 
   // Namespaces count for these quotas from now on, and residents of each as they are met.

@@ -124,6 +124,28 @@ TEST(NamespaceDrop, ByNameOrFingerprintAllOfItGoesAndNothingElse) {
   EXPECT_EQ(ListOf(store).size(), 2u) << "they stay, empty";
 }
 
+TEST(NamespaceDrop, ByItsFingerprintWhateverAnotherIsNamed) {
+  NamespaceSpec meant = Engine();
+  meant.groups = {{.name = "all"}};
+  std::string fingerprint;
+  {
+    RealNode node;
+    Store store = node.Connect();
+    ASSERT_TRUE(store.Attach(meant).has_value());
+    fingerprint = ListOf(store).at(0).fingerprint;
+  }
+  RealNode node;
+  Store store = node.Connect();
+  NamespaceSpec other = meant;
+  other.fields[1].second = "fp8";
+  other.name = fingerprint;
+  const Namespace first = *store.Attach(other), second = *store.Attach(meant);
+  for (const Namespace& ns : {first, second}) ASSERT_TRUE(PutBlock(store, ns, 0, std::nullopt, 5000).ok());
+  EXPECT_EQ(node.Connect().DropNamed(fingerprint).value_or(0), 1u);
+  EXPECT_TRUE(store.Get(first, KeyOf(0)).has_value());
+  EXPECT_FALSE(store.Get(second, KeyOf(0)).has_value());
+}
+
 TEST(NamespaceList, FieldsOfAnyBytesAreValidJson) {
   RealNode node;
   Store store = node.Connect();
