@@ -17,6 +17,7 @@ namespace cistern {
 namespace {
 
 constexpr std::int64_t kLookUs = 200'000;
+constexpr std::int64_t kEndUs = 60'000'000;  // a node that was told to end lets go of its clients within 5 s
 
 // What the node's status says of it.
 struct Sample {
@@ -130,9 +131,17 @@ Result<Sample> AwaitDrained(Store& store, std::int64_t deadline_us) {
 }  // namespace
 
 Status AwaitEnd(const std::function<Result<std::string>()>& status) {
+  SystemClock clock;
+  const Instant until = clock.Now().PlusUs(kEndUs);
   for (;; Sleep(kLookUs)) {
     const Result<std::string> said = status();
-    if (said) continue;
+    const std::optional<Sample> sample = said ? ParseSample(*said) : std::nullopt;
+    if (sample && sample->stage == "off")
+      return Status(Code::kGone, "the node goes on: `cistern admin drain off` came before its end");
+    if (said && clock.Now() < until) continue;
+    if (said)
+      return Status(Code::kTooLate, Text("the node was told to end, and serves still after ",
+                                         kEndUs / 1'000'000, " s; another order may have come"));
     if (said.error().code() == Code::kGone) return Status();
     return Status(said.error().code(), Text("the node was told to end, and whether it has is not known: ",
                                             said.error().message()));
