@@ -163,7 +163,10 @@ int RunDrain(std::string_view name, Store& store, const DrainOptions& options, s
   const Result<Sample> last = AwaitDrained(store, deadline_us);
   if (!last) return Complain(name, last.error());
   if (options.then_stop) {
-    const Status stops = store.Drain(options, deadline_us);
+    // What the first order left stays left: its time has passed, or there is nothing that takes more.
+    DrainOptions second = options;
+    second.within_us = 0;
+    const Status stops = store.Drain(second, deadline_us);
     if (!stops.ok() && stops.code() != Code::kGone) {
       (void)store.Drain({.on = false}, deadline_us);  // it goes on as a part of another program
       return Complain(name, stops);

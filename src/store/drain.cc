@@ -30,7 +30,9 @@ std::string_view ToString(Drain::Stage stage) {
 }
 
 Task<bool> Drain::Run(DrainOrder order) {
-  if (complete() && order.memory_goes <= memory_goes_ && order.lower_tier_goes <= lower_tier_goes_)
+  const bool out_of_time = stage_ == Stage::kDrained && context_.clock.Now() >= order.deadline;
+  if ((complete() || out_of_time) && order.memory_goes <= memory_goes_ &&
+      order.lower_tier_goes <= lower_tier_goes_)
     co_return true;
   Stop();
   const std::uint64_t number = number_;

@@ -53,7 +53,8 @@ class Drain final {
   void SetHandOver(HandOver* hand_over) { hand_over_ = hand_over; }
 
   // Ends with true when the stage is kDrained: nothing is left to be done, or the deadline passed. With false
-  // where another order, an end or a stop came before. A second order does what the first one left.
+  // where another order, an end or a stop came before. A second order does what the first one left, if
+  // it has time.
   Task<bool> Run(DrainOrder order);
   // In service again.
   Task<void> End();

@@ -300,6 +300,16 @@ class Drain(OperateTest):
         self.check_ready(node)
         self.assertEqual(node.cistern("get", "--namespace", "a", KEYS[0], "-").stdout, b"stays")
 
+    def test_what_the_time_was_over_for_is_not_waited_for_twice(self) -> None:
+        node = self.node()
+        node.cistern("put", "--namespace", "a", KEYS[0], "-", stdin=b"stays")
+        said = node.cistern("admin", "drain", "--stop")
+        self.assert_says(said, 1)
+        self.assertIn("1 blocks go with the host's memory", said.stdout.decode())
+        assert node.process.stderr is not None
+        self.assertEqual(node.process.stderr.read().count("drain: no puts from now on"), 1)
+        self.assertEqual(node.process.wait(), 0)
+
     def test_what_goes_with_memory_is_said_and_off_undoes_it(self) -> None:
         node = self.node()
         node.cistern("put", "--namespace", "a", KEYS[0], "-", stdin=b"stays")
