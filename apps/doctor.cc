@@ -127,6 +127,7 @@ int RunDoctor(int argc, const char* const* argv) {
     if (Status status = node::ApplyConfigFile(*configured, config); !status.ok())
       return Complain(kName, status);
     if (prompt.connect.socket.empty()) prompt.connect.socket = configured->socket;
+    if (prompt.connect.tenant == ConnectOptions().tenant) prompt.connect.tenant = configured->tenant;
   }
   const Result<std::string> status = AskNode(prompt);
   const auto basics = status ? doctor::BasicsOf(*status) : std::nullopt;

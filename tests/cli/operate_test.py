@@ -109,6 +109,11 @@ class Doctor(OperateTest):
         self.assertTrue(left[0]["mend"].endswith(
             f"cistern forget --memory-dir {self.directory}/memory --tenant default"), left[0]["mend"])
 
+    def test_a_node_of_another_tenant_is_asked_as_its_file_says(self) -> None:
+        node = self.node('memory = "128MiB"\ntenant = "blue"\n')
+        said = run("cistern", "doctor", "--config", node.config, "--socket", node.socket, "--json")
+        self.assertIn("node_loop", findings(said))
+
     def test_a_file_with_which_no_node_starts_is_a_problem(self) -> None:
         config = self.directory / "c.toml"
         flash = self.directory / "flash"
