@@ -2,11 +2,13 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <ctime>
 #include <optional>
 
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/format.h"
 #include "base/units.h"
 #include "commands.h"
@@ -111,7 +113,10 @@ int RunTop(int argc, const char* const* argv) {
     std::printf("%s", page.Draw(terminal.width, terminal.height).c_str());
     if (!status.ok()) std::printf("%s\n", std::string(status.ToString()).c_str());
     if (!terminal.is_one) std::printf("\n");
-    std::fflush(stdout);
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+      return Complain(kName,
+                      Status(Code::kIoError, Text("standard output cannot be written: ", ErrnoText(errno))));
+    }
   }
   if (prompt.json) std::printf("%s\n", page.Json().c_str());
   return kExitOk;

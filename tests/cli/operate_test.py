@@ -15,7 +15,7 @@ import subprocess
 import unittest
 from typing import Any
 
-from programs import KEYS, Node, ProgramTest, run
+from programs import BIN, KEYS, TIMEOUT_S, Node, ProgramTest, run
 
 
 class ConfiguredNode(Node):
@@ -364,6 +364,13 @@ class Top(OperateTest):
         self.assertEqual(said.count("memory ["), 3)
         self.assertIn("demo", said)
         self.assertNotIn("\033", said)
+
+    def test_it_ends_where_its_output_is_full(self) -> None:
+        node = self.node()
+        with open("/dev/full", "wb") as full:
+            said = subprocess.run([BIN / "cistern", "top", "--socket", node.socket, "--interval", "1ms"], stdout=full,
+                                  stderr=subprocess.PIPE, timeout=TIMEOUT_S, check=False)
+        self.assert_says(said, 1, "No space left on device")
 
     def test_bad_input(self) -> None:
         self.assert_says(run("cistern", "top", "--socket", self.directory / "none", "--count", 1), 1, "none")
