@@ -127,9 +127,14 @@ int MeasureAll(BenchOptions& options, const std::string& only, bool json) {
     }
   };
   if (!json) PrintHeader();
+  Status status;
   for (const BenchGroup& group : BenchGroups()) {
-    if (!Chosen(only, group.name)) continue;
-    if (Status status = group.run(options); !status.ok()) return Complain("cistern bench", status);
+    if (!status.ok() || !Chosen(only, group.name)) continue;
+    status = group.run(options);
+  }
+  if (!status.ok()) {
+    if (measured > 0) Conclude(options, std::move(rows), json);
+    return Complain("cistern bench", status);
   }
   if (measured == 0) {
     return Complain("cistern bench", Status(Code::kInvalid, Text("--only ", only,

@@ -384,6 +384,13 @@ class BadInput(CliTest):
                 said = run("cistern", "bench", "--only", only, *form)
                 self.assert_says(said, 2, f"--only {only}", "--flash-dir")
 
+    def test_rows_of_a_bench_that_fails_later_are_there(self) -> None:
+        shutil.copy(BIN / "cistern", self.directory)  # beside which there is no node to measure
+        words = ("bench", "--rounds", "1", "--working-set", "16MiB", "--json")
+        said = subprocess.run([self.directory / "cistern", *words], capture_output=True, timeout=TIMEOUT_S, check=False)
+        self.assert_says(said, 1, "cannot be started")
+        self.assertGreater(len(json.loads(said.stdout)["rows"]), 1)
+
     def test_memory_directory(self) -> None:
         missing = self.directory / "no" / "such"
         self.assert_says(self.daemon("--memory", "128MiB", "--memory-dir", missing), 1, str(missing))
