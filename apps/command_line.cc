@@ -227,6 +227,8 @@ int RunProgram(std::string_view program, int (*run)(int argc, const char* const*
     const int code = run(argc, argv);
     return code == kExitOk ? PrintedOrFailed(program) : code;
   } catch (const std::system_error& error) {
+    if (error.code() != std::errc::resource_unavailable_try_again)
+      return Complain(program, Status(Code::kIoError, error.what()));
     return Complain(program,
                     Status(Code::kBusy, cistern::Text("a thread cannot be started: ", error.what(),
                                                       "; raise the limit of processes (ulimit -u)")));

@@ -218,7 +218,8 @@ class ReplayNode {
     // What is looked at cannot go meanwhile, and hits are to be the simulator's.
     if (open.flash.empty()) open.scrub_bytes_per_s = 0;
     for (FlashVolume& volume : open.flash) {
-      if (!std::filesystem::is_directory(volume.path)) continue;
+      std::error_code ignored;  // the node's start says what is wrong with it
+      if (!std::filesystem::is_directory(volume.path, ignored)) continue;
       Result<ScratchDirectory> flash = ScratchDirectory::Make("--flash", volume.path);
       if (!flash) return Error(flash.error());
       volume.path = flash->path();

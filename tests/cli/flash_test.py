@@ -238,6 +238,12 @@ class WhatANodeDoes(FlashTest):
             node.says("reload: flash_budget: ")
             self.assertEqual(node.status()["flash"]["budget_bytes_a_day"], budget)
 
+    def test_replay_says_which_flash_cannot_be_looked_at(self) -> None:
+        said = run("cistern", "replay", "generated:sessions=1,turns=1,seed=3", "--memory", "64MiB", "--flash",
+                   f"/{'x' * 300}:1GiB")
+        self.assert_says(said, 1, "xxx", "File name too long")
+        self.assertNotIn("thread", said.stderr.decode())
+
     def test_a_raw_device_serves_and_comes_back(self) -> None:
         device = self.loop_device(512 << 20)
         node = self.node("--flash", device, "--journal-dir", self.disk)
