@@ -389,9 +389,9 @@ Task<Result<std::shared_ptr<Deletion>>> Namespaces::Empty(std::uint32_t slot) {
 }
 
 Task<Result<std::pair<std::uint64_t, std::uint64_t>>> Namespaces::Drop(std::uint32_t slot) {
+  const std::optional<std::uint64_t> meant = ListAt(slot);
   while (changing_) co_await changed_.Wait();
-  if (context_.catalog.EntryOf(context_.catalog.TreeOf(slot)) == nullptr)
-    co_return std::unexpected(UnknownNamespace(slot));
+  if (!meant || ListAt(slot) != meant) co_return std::unexpected(UnknownNamespace(slot));
   changing_ = true;
   const auto emptied = co_await Empty(slot);
   const std::uint64_t incarnation = emptied ? context_.namespaces.at(slot)->incarnation : 0;
@@ -404,8 +404,9 @@ Task<Result<std::pair<std::uint64_t, std::uint64_t>>> Namespaces::Drop(std::uint
 
 // A change under way is waited for: its record is in the journal already and would go before this one.
 Task<std::uint64_t> Namespaces::Renew(std::uint32_t slot) {
+  const std::optional<std::uint64_t> meant = ListAt(slot);
   while (changing_) co_await changed_.Wait();
-  if (context_.namespaces.at(slot) == nullptr) co_return 0;
+  if (!meant || ListAt(slot) != meant) co_return 0;
   catalog::NamespaceEntry entry = *context_.namespaces.at(slot);
   entry.incarnation = context_.journal.IncarnationOf(context_.sequences.Next());
   context_.journal.NoteNamespace(entry);

@@ -96,6 +96,11 @@ class Namespaces final {
   // The attached namespace, journaled as it is to be.
   Task<Result<Attached>> Change(const catalog::Caller& caller, const NamespaceSpec& spec, bool is_new);
   void Add(catalog::NamespaceEntry entry);
+  // The fingerprint of the list with this slot number, which a change may give to another one.
+  std::optional<std::uint64_t> ListAt(std::uint32_t slot) const {
+    if (context_.namespaces.at(slot) == nullptr) return std::nullopt;
+    return context_.catalog.FingerprintOf(slot);
+  }
   // A new incarnation, which readers see at once; what was there under the old one is collected.
   std::shared_ptr<Deletion> ShowRenewed(std::uint32_t slot, std::uint64_t incarnation);
   catalog::NamespaceEntry Remove(std::uint32_t slot);

@@ -83,6 +83,35 @@ TEST_F(NamespacesTest, P5OneWithoutAFullGroupIsNothingAgainOnceItsBlocksHaveLeft
   EXPECT_FALSE(t->store->CheckNamespace(window.slot, window.incarnation).ok());
 }
 
+// It waits for an attach that gives the slot number to another list.
+TEST_F(NamespacesTest, ADropOfOneWhosePlaceIsBeingGivenAwayTakesNothingOfWhoGetsIt) {
+  std::uint32_t others = 0;
+  Attached before;
+  const auto attach = [&](std::uint32_t n) {
+    const auto owner = static_cast<std::uint8_t>(3 + n / 100);
+    return t->store->Attach(Numbered(1000 + n), Me(owner, owner));
+  };
+  const auto begin = [&] {
+    Make();
+    AttachAll(2, 0);
+    before = *AttachAs(2, Numbered(0));
+    t->store->OwnerEnded(Me(2).owner);
+  };
+  // How many more it takes until that one has to go.
+  for (begin(); t->store->CheckNamespace(before.slot, before.incarnation).ok(); ++others)
+    ASSERT_TRUE(t->Run(attach(others)).has_value()) << others;
+  begin();
+  for (std::uint32_t n = 0; n + 1 < others; ++n) ASSERT_TRUE(t->Run(attach(n)).has_value()) << n;
+  auto attaching = attach(others - 1);
+  auto dropping = t->store->DropNamespace(before.slot);
+  const Result<Attached> attached = t->Run(std::move(attaching));
+  const auto dropped = t->Run(std::move(dropping));
+  ASSERT_TRUE(attached.has_value()) << attached.error().ToString();
+  ASSERT_EQ(attached->slot, before.slot);
+  EXPECT_FALSE(dropped.has_value());
+  EXPECT_TRUE(t->store->CheckNamespace(attached->slot, attached->incarnation).ok());
+}
+
 // A list that was replaced and attached again is one namespace, and after a restart as well.
 TEST_F(NamespacesTest, AListThatWasReplacedIsANewNamespaceWhenItComesBack) {
   Make();

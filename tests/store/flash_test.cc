@@ -267,22 +267,35 @@ TEST_F(FlashStoreTest, R10WhatIsHeldBelowWhatWasDroppedStaysAwayThoughItsParentC
   }
 }
 
-// Its parent was there when it was put, and left for good before it was dropped.
-TEST_F(FlashStoreTest, R10WhatIsHeldStaysAwayThoughItsParentHadLeftBeforeTheDrop) {
+// Its parent was there when it was put, and was lost with its device before it would have been dropped.
+TEST_F(FlashStoreTest, R10WhatIsHeldStaysAwayThoughItsParentWasLostBeforeTheDrop) {
   store::TestStoreOptions options = With(4);
-  options.store.lower.write = {.policy = WritePolicy::kSelective, .uses = 200};
+  options.store.lower.promote = Promotion::kAll;
   Make(options);
   PutChainSlowly(1, 2);
+  PutChainSlowly(11, 18);
+  ASSERT_TRUE(Gets(1));
+  ASSERT_TRUE(Here(1) && !Here(2));
   store::PartWrite part = Part(3, 2);
   part.held = true;
   const PutId put = part.put_id;
   ASSERT_EQ(WriteOne(std::move(part)).state, store::State::kPending);
-  PutChainSlowly(11, 18);
-  ASSERT_EQ(Match(1, 2), 0u);
+  t->disk.set_faults([](const io::IoRequest& request, const std::string& path) {
+    return request.kind == io::IoRequest::Kind::kWrite && path == kFirstDevice
+               ? io::Fault{io::FaultKind::kHang}
+               : io::Fault{};
+  });
+  ASSERT_EQ(Put(21, std::nullopt), store::State::kPublished);
+  TickUntilFirstDeviceIsOut();
+  for (int i = 0; i < 10; ++i) TickOnceLater();
+  ASSERT_EQ(Match(1, 2), 1u);
+  ASSERT_EQ(Occupied().pending, 1u);
   ASSERT_TRUE(Drop(1).has_value());
-  PutChainSlowly(1, 2);
+  ASSERT_EQ(Occupied().pending, 1u);
+  ASSERT_EQ(Put(1, std::nullopt), store::State::kPublished);
+  ASSERT_EQ(Put(2, 1), store::State::kPublished);
   (void)t->Run(t->store->Publish(Me(), ns.slot, std::span(&put, 1)));
-  EXPECT_FALSE(Get(3).has_value());
+  EXPECT_FALSE(Here(3));
   EXPECT_EQ(Occupied().pending, 0u);
 }
 
