@@ -165,7 +165,12 @@ void Residents::Relocate(catalog::RecordId record, const record::SealView& seal,
   r.entry = static_cast<std::uint32_t>(*entry);
   r.flags |= catalog::Record::kVerified;
   context_.forest.SetAt(to, record);
-  if (order_.Contains(record)) order_.Reclass(record, context_.slots.KindAt(to));
+  if (order_.Contains(record)) {
+    // Where the order has no shelf left, the record counts for no quota from now on.
+    used_[order_.group(record)] -= r.body_bytes;
+    order_.Reclass(record, context_.slots.KindAt(to));
+    used_[order_.group(record)] += r.body_bytes;
+  }
   FreeSlot(from);
 }
 

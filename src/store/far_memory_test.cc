@@ -5,6 +5,7 @@
 #include <set>
 #include <vector>
 
+#include "base/format.h"
 #include "base/step_budget.h"
 #include "store/block_store_fixture.h"
 
@@ -236,6 +237,39 @@ TEST_F(FarMemoryTest, R16SizesThatPressInMoveInSteps) {
   EXPECT_GT(near, 100u);
   EXPECT_GT(far, 0u);
   EXPECT_EQ(near + far, Occupied().records);
+}
+
+// Sizes, nodes and quotas in more combinations than the order has shelves for.
+TEST_F(FarMemoryTest, WhatMovesWhereTheOrderHasNoShelfLeftStaysInNoQuota) {
+  constexpr std::uint64_t kGroups = 15, kUnits = 100;
+  std::vector<policy::Quota> quotas;
+  for (std::uint64_t g = 0; g < kGroups; ++g)
+    quotas.push_back({.pattern = Text("m", g), .memory_bytes = 1u << 30});
+  TestStoreOptions options{.headers = 8, .nodes = 2, .far_nodes = 1};
+  options.store.quotas = policy::QuotaTable(std::move(quotas));
+  Make(options, OneGroup("m0"));
+  std::vector<Attached> spaces;
+  for (std::uint64_t g = 0; g < kGroups; ++g) {
+    Attach(OneGroup(Text("m", g)));
+    spaces.push_back(ns);
+  }
+  std::uint64_t n = 1'000;
+  const auto put_and_drop = [&](std::size_t bytes) {
+    for (const Attached& space : spaces) {
+      ns = space;
+      ASSERT_EQ(Put(++n, std::nullopt, bytes), State::kPublished);
+      ASSERT_TRUE(Drop(n).has_value());
+    }
+  };
+  put_and_drop(kBytes);
+  for (std::uint64_t units = 1; units <= kUnits; ++units) put_and_drop(units * 4096);
+  ns = spaces[3];
+  PutAll(0, Fit() + 8);
+  ASSERT_EQ(Counted().moved_far.value(), 8u);
+  ASSERT_GT(t->store->used()[4], 0u);
+  for (const Attached& space : spaces) ASSERT_TRUE(t->Run(t->store->DropNamespace(space.slot)).has_value());
+  Settle();
+  for (const std::uint64_t bytes : t->store->used()) EXPECT_EQ(bytes, 0u);
 }
 
 }  // namespace
