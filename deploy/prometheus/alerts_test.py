@@ -81,7 +81,7 @@ HEALTHY: dict[str, str] = dict([
     stays("cistern_device_in_service", 1, 'path="/d"'),
     stays("cistern_device_errors_total", 0, 'path="/d"'),
     stays("cistern_device_bad_records_total", 0, 'path="/d"'),
-    stays("cistern_flash_refused_by_budget_bytes_total", 0),
+    stays("cistern_store_down_over_budget_total", 0),
     counts("cistern_store_evicted_unwritten_total", 5),
     counts("cistern_store_evicted_total", 600),
 ])
@@ -107,7 +107,7 @@ FAULTS: dict[str, list[tuple[str, str]]] = {
     "CisternBadBlocks": [(labelled("cistern_store_cut_bad_total"), "2x296 3x24")],
     "CisternDeviceOut": [stays("cistern_device_in_service", 0, 'path="/d"')],
     "CisternDeviceErrors": [(labelled("cistern_device_bad_records_total", 'path="/d"'), "0x296 1x24")],
-    "CisternEnduranceSpent": [counts("cistern_flash_refused_by_budget_bytes_total", 1 << 20)],
+    "CisternEnduranceSpent": [counts("cistern_store_down_over_budget_total", 16)],
     "CisternFlashBehind": [counts("cistern_store_evicted_unwritten_total", 100)],
 }
 

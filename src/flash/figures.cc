@@ -68,7 +68,8 @@ constexpr MetricMember<FlashCounters, Counter> kCounters[] = {
     {"fetched_bytes", kCounter, &FlashCounters::fetched_bytes, "bytes of those records"},
     {"released_regions", kCounter, &FlashCounters::released_regions, "regions given up and free again"},
     {"refused_by_budget_bytes", kCounter, &FlashCounters::refused_by_budget,
-     "bytes not written because the day's budget was spent"},
+     "bytes of batches under which the day's budget was spent; the records that it kept from flash: "
+     "store.down_over_budget"},
     {"refused_no_region", kCounter, &FlashCounters::refused_no_region,
      "appends for which there was no free region"},
     {"bad_records", kCounter, &FlashCounters::bad_records, "what lay there was not what was written there"},

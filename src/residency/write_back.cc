@@ -229,7 +229,8 @@ Task<void> WriteBack::WriteBatches() {
       Written(items[i], places ? (*places)[i] : tier::Location{});
     }
     if (!places) {
-      context_.counters.down_failed.Add(items.size());
+      // Busy: others took the room, or what was left of the budget, since this was gathered.
+      if (places.error().code() != Code::kBusy) context_.counters.down_failed.Add(items.size());
       // The next tick tries again.
       for (const BatchItem& item : items) {
         if (context_.steps.Spent()) co_await Yield();

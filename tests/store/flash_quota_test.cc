@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quotas of flash: a namespace's burst keeps to its share there, and not what others reserve.
+// Quotas of flash: a namespace's burst keeps to its share there, and not what others reserve. The endurance
+// budget, which is all namespaces' together.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -284,6 +285,20 @@ TEST_F(FlashQuotaTest, ADeviceThatGoesAndADropTakeTheirCountsAlong) {
   t->Settle();
   EXPECT_EQ(t->store->below()[1], 0u);
   CheckCounts();
+}
+
+// Several batches are gathered before the first of them is written.
+TEST_F(FlashQuotaTest, WhatTheBudgetRefusesIsNoFailureOfADevice) {
+  Start({}, 128);
+  FlashOf(*t).SetBudget(24 * 100'000);
+  std::vector<store::PartWrite> parts;
+  for (std::uint64_t n = 0; n < 64; ++n) parts.push_back(Part(n, std::nullopt, kBytes));
+  for (const store::PartOutcome& outcome : Write(std::move(parts), Me())) ASSERT_TRUE(outcome.status.ok());
+  t->Settle();
+  const catalog::StoreCounters& counters = t->store->counters();
+  ASSERT_GT(FlashOf(*t).counters().refused_by_budget.value(), 0u);
+  EXPECT_EQ(counters.down_failed.value(), 0u);
+  EXPECT_GT(counters.down_over_budget.value(), 0u);
 }
 
 }  // namespace
