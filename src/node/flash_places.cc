@@ -133,6 +133,12 @@ Result<FlashPlaces> FindFlashPlaces(const NodeOptions& options, FindsFor what) {
       path = TenantDirectory(options, path);
       if (Status status = FindOwnDirectory("flash", path, what); !status.ok())
         return Error(std::move(status));
+      // A link may stand in a tenant's place.
+      for (std::size_t j = 0; j < i; ++j) {
+        if (!Same(places.devices[j].path, path)) continue;
+        return Error(Code::kInvalid,
+                     Text("flash: ", places.devices[j].path, " and ", path, " are the same; name it once"));
+      }
     }
     places.bytes += options.flash[i].size_bytes > 0 ? options.flash[i].size_bytes : BlockDeviceBytes(path);
     places.devices.push_back({.path = std::move(path), .size_bytes = options.flash[i].size_bytes});

@@ -90,6 +90,15 @@ TEST_F(FlashPlacesTest, WhatIsWrongIsSaidBeforeAnythingIsMade) {
   ExpectUntouched();
 }
 
+TEST_F(FlashPlacesTest, ATenantsDirectoryThatLeadsToThatOfAnotherIsNamedOnce) {
+  Add("a");
+  Add("b");
+  fs::create_directory(root_ / "b/default");
+  fs::permissions(root_ / "b/default", fs::perms::owner_all);
+  fs::create_directory_symlink(root_ / "b/default", root_ / "a/default");
+  EXPECT_THAT(Refusal(), HasSubstr("are the same"));
+}
+
 TEST_F(FlashPlacesTest, ADeviceIsFoundByEveryNameThatItHas) {
   Add("a");
   Add("b");
