@@ -309,6 +309,22 @@ Task<Status> DeviceOpener::Start(std::size_t at, ProbeResult& probe) {
   co_return co_await Format(device, device.id);
 }
 
+Status DeviceOpener::CheckCopies(const std::vector<ProbeResult>& probes) const {
+  const auto ours = [&](const ProbeResult& probe) {
+    return probe.superblock && probe.superblock->journal_id == journal_.id;
+  };
+  for (std::size_t i = 0; i < probes.size(); ++i) {
+    for (std::size_t j = 0; j < i && ours(probes[i]); ++j) {
+      if (!ours(probes[j]) || probes[i].superblock->device_id != probes[j].superblock->device_id) continue;
+      return Status(Code::kMismatch,
+                    Text("flash devices ", media_.devices()[j]->path(), " and ", media_.devices()[i]->path(),
+                         ": one is a copy of the other; nothing was touched. Name the one that was used "
+                         "last, or empty the other"));
+    }
+  }
+  return Status();
+}
+
 void DeviceOpener::NoteMissing(const std::vector<ProbeResult>& probes) const {
   // What nobody could read may be any of them.
   if (std::ranges::any_of(probes, [](const ProbeResult& probe) { return !probe.taken.ok(); })) return;
@@ -331,6 +347,8 @@ Task<Status> DeviceOpener::Open() {
     if (!probe) co_return std::move(probe.error());
     probes.push_back(std::move(*probe));
   }
+  Status status = CheckCopies(probes);
+  if (!status.ok()) co_return status;
   for (const ProbeResult& probe : probes) {
     if (!probe.superblock || probe.superblock->journal_id != journal_.id) continue;
     newest_mark_ = std::max(newest_mark_, probe.superblock->journal_mark);
@@ -339,7 +357,6 @@ Task<Status> DeviceOpener::Open() {
   // among them: what it was found to hold may not be durable yet, and is told once it is (Mark).
   mark_ = newest_mark_;
   ChooseRegionBytes(probes);
-  Status status;
   for (std::size_t i = 0; i < probes.size() && status.ok(); ++i) status = CheckProbe(i, probes[i]);
   if (!status.ok()) co_return status;
   for (std::size_t i = 0; i < probes.size() && status.ok(); ++i) status = co_await Create(i, probes[i]);

@@ -54,6 +54,8 @@ class DeviceOpener final {
     return (bytes - kSuperBytes) / media_.geometry().region_bytes;
   }
   bool Believed(const Superblock& superblock, std::string* why) const;
+  // A device and a copy of it, which the journal knows by one id, are refused.
+  Status CheckCopies(const std::vector<ProbeResult>& probes) const;
   // Devices that the journal knows and nobody named, or that hold something else now.
   void NoteMissing(const std::vector<ProbeResult>& probes) const;
   Task<Status> Create(std::size_t at, ProbeResult& probe);

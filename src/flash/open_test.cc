@@ -126,6 +126,31 @@ TEST(FlashOpen, WhatAnotherNodeMadeMeanwhileIsNotRemoved) {
   world.Stop();
 }
 
+// The journal knows both by one id.
+TEST(FlashOpen, ADeviceAndACopyOfItAreRefusedByName) {
+  World world(19);
+  ASSERT_TRUE(world.Start().ok());
+  const Kept kept = world->Append({1}, {5'000})->front();
+  world.Stop();
+  const auto from = world.disk.Bytes(kFile);
+  const std::vector<std::byte> bytes(from.begin(), from.end());
+  {
+    auto loop = std::move(*io::SimulatedLoop::Make(world.clock, world.disk, 99));
+    io::File copy = std::move(*loop->Open("/flash1/flash", io::OpenMode::kCreateNew));
+    ASSERT_TRUE(loop->BlockOn(copy.WriteAll(bytes, 0)).ok());
+  }
+  world.options = TestOptions(2);
+  const Status refused = world.Start();
+  EXPECT_EQ(refused.code(), Code::kMismatch);
+  EXPECT_NE(refused.message().find("/flash0 and /flash1"), std::string_view::npos) << refused.ToString();
+  world.Ended();
+  world.options = TestOptions(1);
+  ASSERT_TRUE(world.Start().ok());
+  ASSERT_EQ(world->found.size(), 1u);
+  EXPECT_EQ(world->found[0].sequence, kept.sequence);
+  world.Stop();
+}
+
 // R8: what a killed node had in flight may land until its lock is free; a successor waits for that, and
 // starts without the device where it waits in vain.
 TEST(FlashOpen, ASuccessorDoesWithoutADeviceUntilTheLastRequestOfAKilledNodeHasEnded) {
