@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "base/step_budget.h"
 #include "mesh/peer_message.h"
 #include "mesh/test_cell.h"
 
@@ -109,6 +110,28 @@ TEST_F(CellTest, DropOfTenThousandKeysIsOneCall) {
   ASSERT_TRUE(receipt.has_value()) << receipt.error().ToString();
   EXPECT_FALSE(Has(3, KeyOf(9'999)));
   EXPECT_LT(cell_.clock.Now().UsSince(began), 2 * kSecond);  // of simulated time
+}
+
+TEST_F(CellTest, P5DropOfManyKeysIsCutUpInStepsThatAreCounted) {
+  StartCell(2);
+  std::vector<BlockKey> keys;
+  for (std::uint64_t i = 0; i < 20'000; ++i) keys.push_back(KeyOf(i));
+  const auto most_of_a_step = [](Executor& executor, std::uint64_t* most) -> Task<void> {
+    for (int turns = 0; turns < 100; ++turns) {
+      const std::uint64_t before = executor.work();
+      co_await Yield();
+      *most = std::max(*most, executor.work() - before);
+    }
+  };
+  const std::uint64_t before = cell_.executor().work();
+  std::uint64_t most = 0;
+  auto dropping =
+      member(0).Drop(DropOfKeys(name_, keys), DropWait::kDurable, cell_.clock.Now().PlusUs(60 * kSecond));
+  most = cell_.executor().work() - before;
+  cell_.loop->BlockOn(most_of_a_step(cell_.executor(), &most));
+  EXPECT_GE(cell_.executor().work() - before, keys.size() * sizeof(BlockKey) / kBytesPerTouch);
+  EXPECT_LE(most, kStepTouches);
+  EXPECT_TRUE(cell_.loop->BlockOn(std::move(dropping)).has_value());
 }
 
 TEST_F(CellTest, DropOfWhichAPartWasWrittenIsNotSaidToBeNone) {

@@ -2,31 +2,16 @@
 #include "mesh/drop_writer.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "base/format.h"
+#include "base/step_budget.h"
 
 namespace cistern::mesh {
 namespace {
 
 constexpr std::int64_t kRetryUs = 50'000;
-
-// A drop of many keys as several.
-std::vector<CellDrop> Parts(CellDrop drop) {
-  std::vector<CellDrop> parts;
-  if (drop.keys.size() <= DropLimits::kKeysOfDrop) {
-    parts.push_back(std::move(drop));
-    return parts;
-  }
-  for (std::size_t at = 0; at < drop.keys.size(); at += DropLimits::kKeysOfDrop) {
-    const std::size_t end = std::min(drop.keys.size(), at + DropLimits::kKeysOfDrop);
-    CellDrop part{.what = drop.what, .name = drop.name};
-    part.keys.assign(drop.keys.begin() + static_cast<std::ptrdiff_t>(at),
-                     drop.keys.begin() + static_cast<std::ptrdiff_t>(end));
-    parts.push_back(std::move(part));
-  }
-  return parts;
-}
 
 }  // namespace
 
@@ -36,20 +21,21 @@ Task<Result<DropReceipt>> DropWriter::Write(CellDrop drop, DropWait wait, Instan
     co_return Error(Code::kInvalid,
                     Text("drop: ", drop.keys.size(), " keys in one call and the limit is ",
                          DropLimits::kKeysOfCall, ": name them in several, or the namespace"));
+  auto cut_up = Parts(std::move(drop));
+  const std::vector<Part> all = co_await cut_up;
   if (ends_) co_return Error(Code::kGone, "drop: this member leaves its cell, so nothing was dropped");
   if (!state_.joined)
     co_return Error(Code::kGone, Text("drop: this member has not joined its cell, so nothing was dropped: ",
                                       state_.trouble.message()));
-  const std::vector<CellDrop> all = Parts(std::move(drop));
   if (waiting_.size() + all.size() > kWaiting)
     co_return Error(Code::kBusy,
                     Text("drop: ", waiting_.size(), " drops wait to be written and the limit is ", kWaiting,
                          ": try again"));
   for (;;) {
     std::vector<WaitingPtr> parts;
-    for (const CellDrop& part : all) {
+    for (const Part& part : all) {
       parts.push_back(std::make_shared<Waiting>());
-      parts.back()->drop = part;
+      parts.back()->part = part;
       parts.back()->deadline = deadline;
       waiting_.push_back(parts.back());
     }
@@ -100,6 +86,21 @@ void DropWriter::End() {
   state_.changed.Pulse();
 }
 
+Task<std::vector<DropWriter::Part>> DropWriter::Parts(CellDrop drop) {
+  std::vector<Part> parts;
+  const std::span<const BlockKey> keys = drop.keys;
+  for (std::size_t at = 0; at == 0 || at < keys.size(); at += DropLimits::kKeysOfDrop) {
+    if (at > 0) co_await Yield();
+    CellDrop part{.what = drop.what, .name = drop.name, .conversation = drop.conversation};
+    const auto some = keys.subspan(at, std::min(keys.size() - at, DropLimits::kKeysOfDrop));
+    part.keys.assign(some.begin(), some.end());
+    const std::size_t bytes = EncodedBytes(part);
+    parts.push_back({std::make_shared<const CellDrop>(std::move(part)), bytes});
+    executor().AddWork(1 + some.size_bytes() / kBytesPerTouch);
+  }
+  co_return parts;
+}
+
 Task<Status> DropWriter::Written(std::vector<WaitingPtr> parts, Instant deadline) {
   for (const WaitingPtr& part : parts) {
     while (!part->done) {
@@ -129,17 +130,17 @@ Task<Status> DropWriter::Written(std::vector<WaitingPtr> parts, Instant deadline
 
 DropWriter::Batch DropWriter::NextBatch() {
   Batch batch;
-  const bool ends = waiting_.front()->drop.is_end();
+  const bool ends = waiting_.front()->part.drop->is_end();
   for (auto at = waiting_.begin(); at != waiting_.end();) {
-    const std::size_t bytes = EncodedBytes((*at)->drop);
+    const auto& [drop, bytes] = (*at)->part;
     const bool fits = batch.drops.empty() || (batch.bytes + bytes <= DropLimits::kBatchBytes &&
                                               batch.drops.size() < DropLimits::kDropsOfBatch);
-    if ((*at)->drop.is_end() != ends || !fits) {
+    if (drop->is_end() != ends || !fits) {
       ++at;
       continue;
     }
     batch.bytes += bytes;
-    batch.drops.push_back((*at)->drop);
+    batch.drops.push_back(*drop);
     batch.calls.push_back(std::move(*at));
     at = waiting_.erase(at);
   }
@@ -152,7 +153,7 @@ Task<void> DropWriter::Run() {
       more_.Reset();
       co_await more_.Wait();
     }
-    const std::size_t bytes = std::min(EncodedBytes(waiting_.front()->drop), DropLimits::kBatchBytes);
+    const std::size_t bytes = std::min(waiting_.front()->part.bytes, DropLimits::kBatchBytes);
     const Instant ready = share_.ReadyAt(bytes, state_.view.members.size(), executor().Now());
     if (ready > executor().Now()) {
       (void)co_await SleepUntil(ready);

@@ -53,8 +53,13 @@ class DropWriter final {
   void End();
 
  private:
+  // A drop, or as much of one as a batch has room for.
+  struct Part {
+    std::shared_ptr<const CellDrop> drop;
+    std::size_t bytes = 0;  // of a batch
+  };
   struct Waiting {
-    CellDrop drop;
+    Part part;
     Instant deadline;
     std::uint64_t history = 0;
     BatchMark batch;    // that it was written in
@@ -70,6 +75,8 @@ class DropWriter final {
     std::size_t bytes = 0;
   };
 
+  // A step each.
+  Task<std::vector<Part>> Parts(CellDrop drop);
   Task<Status> Written(std::vector<WaitingPtr> parts, Instant deadline);
   // Of a drop at this revision that is not acknowledged by its deadline, or by the member's end.
   Status Unacknowledged(const DropReceipt& receipt) const;

@@ -9,11 +9,6 @@
 namespace cistern::mesh {
 namespace {
 
-std::vector<BlockKey> Sorted(std::vector<BlockKey> keys) {
-  std::ranges::sort(keys);
-  return keys;
-}
-
 catalog::CellStanding Kept(const Standing& standing) {
   return {.history = standing.history,
           .cluster_id = standing.cluster_id,
@@ -75,16 +70,20 @@ Task<Status> LocalBlockStore::Settle(const Standing& standing) {
 }
 
 LocalBlockStore::Count::Count(LocalBlockStore& store, const CellDrop& drop)
-    : store_(store), drop_(drop), keys_(Sorted(drop.keys)) {
+    : store_(store), what_(drop.what), name_(drop.name), conversation_(drop.conversation) {
+  Add(drop.keys);
   store_.counts_.push_back(this);
 }
 
 LocalBlockStore::Count::~Count() { std::erase(store_.counts_, this); }
 
+void LocalBlockStore::Count::Add(std::span<const BlockKey> keys) {
+  for (const BlockKey& key : keys) keys_.insert(key.Hash());
+}
+
 bool LocalBlockStore::Count::Covers(const CellDrop& part) const {
-  if (part.what != drop_.what || part.name != drop_.name || part.conversation != drop_.conversation)
-    return false;
-  return part.keys.empty() || std::ranges::binary_search(keys_, part.keys.front());
+  if (part.what != what_ || part.name != name_ || part.conversation != conversation_) return false;
+  return part.keys.empty() || keys_.contains(part.keys.front().Hash());
 }
 
 }  // namespace cistern::mesh

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <unordered_set>
 #include <vector>
 
 #include "base/metrics.h"
@@ -32,22 +34,24 @@ class LocalBlockStore final : public LocalStore {
   Task<Status> Settle(const Standing& standing) override;
 
   // Counts the blocks that a drop removes here, as long as it stands: of all its parts, and of others' drops
-  // that begin with one of its keys meanwhile.
+  // that begin with one of its keys meanwhile. Of many keys those that it has not yet are added.
   class Count {
    public:
-    // The drop is borrowed.
     Count(LocalBlockStore& store, const CellDrop& drop);
     ~Count();
     Count(const Count&) = delete;
     Count& operator=(const Count&) = delete;
+    void Add(std::span<const BlockKey> keys);
     std::uint64_t blocks() const { return blocks_; }
 
    private:
     friend class LocalBlockStore;
     bool Covers(const CellDrop& part) const;
     LocalBlockStore& store_;
-    const CellDrop& drop_;
-    const std::vector<BlockKey> keys_;  // sorted
+    const CellDrop::What what_;
+    const SharedNamespace name_;
+    const std::uint64_t conversation_;
+    std::unordered_set<std::uint64_t> keys_;  // their hashes
     std::uint64_t blocks_ = 0;
   };
 

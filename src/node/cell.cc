@@ -9,6 +9,7 @@
 
 #include "base/event.h"
 #include "base/format.h"
+#include "base/limits.h"
 #include "etcd/gateway.h"
 #include "node/cell_options.h"
 #include "node/inquiry.h"
@@ -31,13 +32,6 @@ std::array<std::byte, 16> BootId() {
 
 // Whether another attempt may succeed by itself at once: the cell changed while the member joined.
 bool IsPassing(const Status& why) { return why.code() == Code::kLapsed || why.code() == Code::kOk; }
-
-mesh::CellDrop DropOf(const server::DropRequest& request, mesh::SharedNamespace name) {
-  return {.what = request.what,
-          .name = std::move(name),
-          .keys = {request.keys.begin(), request.keys.end()},
-          .conversation = request.conversation};
-}
 
 }  // namespace
 
@@ -264,12 +258,21 @@ Task<Result<server::Dropped>> Cell::Drop(const server::DropRequest& request) {
   auto name = names_.DroppedNameAt(request.slot);
   if (!name)
     co_return Error(Code::kMiss, Text("namespace ", request.slot, ": is not attached, or was dropped"));
-  const mesh::CellDrop drop = DropOf(request, std::move(*name));
+  mesh::CellDrop drop{.what = request.what, .name = std::move(*name), .conversation = request.conversation};
   mesh::LocalBlockStore::Count count(local_, drop);
+  drop.keys.reserve(request.keys.size());
+  while (drop.keys.size() < request.keys.size()) {
+    if (!drop.keys.empty()) co_await Yield();
+    const auto rest = request.keys.subspan(drop.keys.size());
+    const auto some = rest.first(std::min<std::size_t>(rest.size(), kStepTouches));
+    count.Add(some);
+    drop.keys.insert(drop.keys.end(), some.begin(), some.end());
+    executor().AddWork(some.size());
+  }
   const Instant now = executor().Now();
   const std::int64_t left_us = request.deadline.UsSince(now);
   const Instant deadline = now.PlusUs(std::min(left_us - std::min(left_us / 8, kAnswerUs), kDropUs));
-  const auto receipt = co_await member_->Drop(drop, mesh::DropWait::kApplied, deadline);
+  const auto receipt = co_await member_->Drop(std::move(drop), mesh::DropWait::kApplied, deadline);
   if (!receipt) {
     const Code code = receipt.error().code();
     const bool unreached =
