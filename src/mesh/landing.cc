@@ -20,7 +20,10 @@ Status Landing::Begin(const BlockRequest& asked, const BlockKey& parent, net::Co
   if (!head) return invalid("says of it what cannot be read");
   if (head->history != asked.history) return Status(Code::kMismatch, "it answers under another history");
   if (head->key != asked.key) return invalid(Text("sends block ", head->key.ToHex()));
-  if (head->parent != parent) return invalid(Text("says that its parent is ", head->parent.ToHex()));
+  // The asker may have named a chain that is none.
+  if (head->parent != parent)
+    return Status(Code::kMiss,
+                  Text("block ", asked.key.ToHex(), ": has another parent there, ", head->parent.ToHex()));
   std::uint64_t sum = 0;
   bool parts = !head->part_bytes.empty();
   for (const std::uint32_t part : head->part_bytes) {

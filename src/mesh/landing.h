@@ -19,7 +19,7 @@ class Landing final {
   explicit Landing(std::span<std::byte> body) : body_(body) {}
 
   // What is said of it. kInvalid: what no source says that tells the truth; kMiss: it is a record of another
-  // length than the one that was looked for.
+  // length than the one that was looked for, or below another parent.
   Status Begin(const BlockRequest& asked, const BlockKey& parent, net::ConstPiece head,
                std::uint64_t body_bytes);
   // The next bytes, no more than are left of the body.

@@ -67,8 +67,8 @@ TEST_F(LandingTest, WhatIsSaidOfAnotherBlockOrOfNoneIsRefused) {
   EXPECT_EQ(Said([](BlockHead&) {}), Code::kOk);
   EXPECT_EQ(Said([](BlockHead& head) { head.history = 8; }), Code::kMismatch);
   EXPECT_EQ(Said([](BlockHead& head) { head.key = KeyOf(3); }), Code::kInvalid);
-  EXPECT_EQ(Said([](BlockHead& head) { head.parent = KeyOf(3); }), Code::kInvalid);
-  EXPECT_EQ(Said([](BlockHead& head) { head.parent = BlockKey(); }), Code::kInvalid);
+  EXPECT_EQ(Said([](BlockHead& head) { head.parent = KeyOf(3); }), Code::kMiss);
+  EXPECT_EQ(Said([](BlockHead& head) { head.parent = BlockKey(); }), Code::kMiss);
   EXPECT_EQ(Said([](BlockHead& head) { head.part_bytes.clear(); }), Code::kInvalid);
   EXPECT_EQ(Said([](BlockHead& head) { head.part_bytes.push_back(0); }), Code::kInvalid) << "an empty part";
   EXPECT_EQ(Said([](BlockHead& head) { head.part_bytes.insert(head.part_bytes.begin(), 0); }),

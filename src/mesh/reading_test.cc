@@ -909,6 +909,18 @@ TEST_F(LiarTest, GarbageIsAMiss) {
 
 // ---- samples -------------------------------------------------------------------------------------------
 
+TEST_F(ReadingTest, ChainThatIsNoneIsNoFaultOfThePeers) {
+  StartNodes(2);
+  Put(0, 1, std::nullopt);
+  for (std::uint64_t n = 2; n <= 5; ++n) Put(0, n, 1);
+  ASSERT_TRUE(Told(0));
+  const PeerMatch match = Find(1, 1, 5);
+  ASSERT_NE(match.run, nullptr);
+  ASSERT_EQ(match.run->count, 5u);
+  for (int i = 0; i < Breaker::kFailures; ++i) EXPECT_EQ(Read(1, match).value_or(0), 2u);
+  EXPECT_FALSE(node(1).peers.Of(node(0).process_number).breaker.open());
+}
+
 TEST_F(ReadingTest, SamplesGoWithTheirBlocks) {
   StartNodes(2);
   PutAndTell(0, 16);
