@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <future>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "base/event.h"
+#include "base/format.h"
 #include "mesh/block_server.h"
 #include "mesh/peer_rails.h"
 #include "net/tcp_network.h"
@@ -224,13 +226,19 @@ net::Libfabric* RailThread::fabric() { return inside_->fabric(); }
 Status RailThread::Start(const Listen& listen, const std::optional<net::LibfabricOptions>& fabric,
                          Status* no_fabric) {
   std::promise<Status> opened;
-  thread_ = std::thread([&, inside = inside_.get()] {
+  const auto run = [&, inside = inside_.get()] {
     pthread_setname_np(pthread_self(), "cistern-rails");
     Status status = inside->Open(listen, fabric, no_fabric);
     const bool runs = status.ok();
     opened.set_value(std::move(status));
     if (runs) inside->Run();
-  });
+  };
+  try {
+    thread_ = std::thread(run);
+  } catch (const std::system_error& error) {
+    return Status(Code::kBusy, Text("a thread cannot be started: ", error.what(),
+                                    "; raise the limit of processes (ulimit -u)"));
+  }
   Status status = opened.get_future().get();
   if (!status.ok()) thread_.join();
   return status;

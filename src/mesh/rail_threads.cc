@@ -61,7 +61,9 @@ Result<std::unique_ptr<RailThreads>> RailThreads::Start(const Parts& parts, cons
     };
     Status none;
     status = made->threads_[at]->Start(listen_here, std::nullopt, &none);
-    CISTERN_ASSERT(status.ok());  // it takes what it is given
+    if (status.ok()) continue;
+    for (const auto& thread : made->threads_) thread->Join();
+    return Error(std::move(status));
   }
   return made;
 }

@@ -514,8 +514,11 @@ Task<Status> Node::Core::JoinCell() {
   parts_->cell->SetMemory(std::uint64_t{wanted_headers_} * arena::kHeaderSpanBytes);
   parts_->store->drain().SetHandOver(&parts_->cell->hand_over());
   if (net::Libfabric* const fabric = parts_->cell->fabric(); fabric != nullptr) {
-    parts_->registered = std::make_unique<mesh::RegisteredArena>(
-        mesh::RegisteredArena::Parts{*file_, file_->arena(), *fabric}, parts_->store->resizer().served());
+    Status registering = StartingThreads([&] {
+      parts_->registered = std::make_unique<mesh::RegisteredArena>(
+          mesh::RegisteredArena::Parts{*file_, file_->arena(), *fabric}, parts_->store->resizer().served());
+    });
+    if (!registering.ok()) co_return registering;
   }
   co_return co_await parts_->cell->AwaitJoin(clock_.Now().PlusUs(Cell::kJoinUs));
 }

@@ -54,21 +54,26 @@ TEST(Daemon, AMeasurementThatIsKilledLeavesNoNodeBehind) {
 }
 
 // As few threads as its user may have, one more each time, until it serves.
-TEST(Daemon, WhereTheSystemHasNoThreadForItItEndsInOrder) {
+void ExpectOrderlyEndsWithout(uid_t user, const std::vector<std::string>& further) {
   if (geteuid() != 0) GTEST_SKIP() << "limits another user's threads: run as root";
-  constexpr uid_t kUser = 54323;
   std::string directory = "/dev/shm/cistern-test-XXXXXX";
   ASSERT_NE(mkdtemp(directory.data()), nullptr);
-  ASSERT_EQ(chown(directory.c_str(), kUser, kUser), 0);
+  ASSERT_EQ(chown(directory.c_str(), user, user), 0);
   const std::string program = DaemonBeside(), memory = directory + "/memory", socket = directory + "/socket";
+  std::vector<std::string> arguments = {
+      "cisternd", "--memory", "64MiB",    "--memory-dir", memory,        "--socket", socket,
+      "--movers", "3",        "--linger", "1ms",          "--log-level", "error"};
+  arguments.insert(arguments.end(), further.begin(), further.end());
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
   bool served = false;
   for (rlim_t threads = 1; threads <= 64 && !served; ++threads) {
     const pid_t node = fork();
     if (node == 0) {
       const rlimit limit{.rlim_cur = threads, .rlim_max = threads};
-      if (setrlimit(RLIMIT_NPROC, &limit) != 0 || setgid(kUser) != 0 || setuid(kUser) != 0) _exit(1);
-      execl(program.c_str(), "cisternd", "--memory", "64MiB", "--memory-dir", memory.c_str(), "--socket",
-            socket.c_str(), "--movers", "3", "--linger", "1ms", "--log-level", "error", nullptr);
+      if (setrlimit(RLIMIT_NPROC, &limit) != 0 || setgid(user) != 0 || setuid(user) != 0) _exit(1);
+      execv(program.c_str(), argv.data());
       _exit(77);
     }
     int status = -1;
@@ -80,6 +85,14 @@ TEST(Daemon, WhereTheSystemHasNoThreadForItItEndsInOrder) {
   }
   EXPECT_TRUE(served);
   std::filesystem::remove_all(directory);
+}
+
+TEST(Daemon, WhereTheSystemHasNoThreadForItItEndsInOrder) { ExpectOrderlyEndsWithout(54323, {}); }
+
+// Nobody answers for etcd.
+TEST(Daemon, WhereTheSystemHasNoThreadForRailsItEndsInOrder) {
+  ExpectOrderlyEndsWithout(54324, {"--member", "a", "--cell", "http://127.54.3.24:1", "--cell-address",
+                                   "127.54.3.24:7420", "--cell-rail-threads", "4"});
 }
 
 // Its pid; -1: the process has no child of this name.
