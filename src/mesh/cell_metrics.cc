@@ -179,7 +179,7 @@ constexpr MetricMember<RailCounters, SharedCounter> kServed[] = {
     {"served_below", MetricKind::kCounter, &RailCounters::fetched,
      "of these, blocks that were fetched from flash for it"},
     {"served_gave_way", MetricKind::kCounter, &RailCounters::gave_way,
-     "blocks that gave their slot to another one while they were sent, or whose reader was gone"},
+     "blocks that gave their slot to another one while they were sent"},
 };
 
 }  // namespace

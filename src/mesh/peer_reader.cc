@@ -453,8 +453,10 @@ Task<void> PeerReader::Transport(std::shared_ptr<Batch> batch, std::uint64_t pee
   }
   const Instant now = parts_.clock.Now();
   // A question that did not go out says nothing of the peer.
-  if (batch->went_out) peer.Note(worst, now, now.UsSince(began));
-  if (!worst.ok()) counters_.failed.Add();
+  if (batch->went_out) {
+    peer.Note(worst, now, now.UsSince(began));
+    if (!worst.ok()) counters_.failed.Add();
+  }
   if (worst.ok() && batch->bytes() > 0) {
     counters_.batch_ns.Record(static_cast<std::uint64_t>(std::max<std::int64_t>(now.NsSince(began), 0)));
     if (!batch->from_flash) peer.NoteLanded(batch->bytes(), began, now);

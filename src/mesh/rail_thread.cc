@@ -156,6 +156,10 @@ class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
     if (whole) counters.bytes.Add(bytes);
     return whole;
   }
+  void Unsent(std::uint64_t handle) override {
+    sending_.erase(handle);
+    server_->Unsent(handle);
+  }
 
  private:
   Task<void> Accept() {

@@ -184,16 +184,18 @@ class RailSource {
   struct Answer {
     Status status;                 // kMiss, kBusy, kTooLate ...: its code is sent, and no body
     std::vector<std::byte> head;   // at most RailLimits::kHeadBytes
-    std::vector<ConstPiece> body;  // readable until Sent, here and, in one piece, over the fabric
+    std::vector<ConstPiece> body;  // readable until Sent or Unsent, here and, in one piece, over the fabric
     std::uint64_t handle = 0;      // the source's own
   };
   virtual Task<Answer> Find(ConstPiece question, Instant deadline) = 0;
   // Asked when an answer's turn to be sent comes: whether its body still is the record that was found. If
-  // not, it is looked for again, after Sent. A source that keeps what it found says yes.
+  // not, it is looked for again, after Unsent. A source that keeps what it found says yes.
   virtual bool Stands(std::uint64_t handle) const = 0;
-  // The network has the last byte of an answer that was ok, or the connection is gone; once for each. Whether
-  // the body was one record's all the while.
+  // The network has the last byte of an answer that was ok; once for each. Whether the body was one record's
+  // all the while.
   virtual bool Sent(std::uint64_t handle) = 0;
+  // In place of it, for an answer of which not all was sent.
+  virtual void Unsent(std::uint64_t handle) { (void)Sent(handle); }
 
  protected:
   ~RailSource() = default;

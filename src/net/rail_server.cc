@@ -27,7 +27,11 @@ class Found final {
   Found(RailSource& source, std::size_t items) : source_(source), answers_(items) {}
   Found(const Found&) = delete;
   Found& operator=(const Found&) = delete;
-  ~Found() { (void)Sent(); }
+  ~Found() {
+    for (std::size_t i = 0; i < count_; ++i) {
+      if (answers_[i].status.ok()) source_.Unsent(answers_[i].handle);
+    }
+  }
 
   // Item after item.
   RailSource::Answer& Add(RailSource::Answer answer) { return answers_[count_++] = std::move(answer); }
@@ -374,11 +378,11 @@ class RailServer final {
                                      Instant deadline) {
     RailSource::Answer found = co_await std::move(finding);
     if (found.status.ok() && !source_.Stands(found.handle)) {
-      (void)source_.Sent(found.handle);
+      source_.Unsent(found.handle);
       found = co_await Find(question, deadline);
     }
     if (found.status.ok() && Late(deadline)) {
-      (void)source_.Sent(found.handle);
+      source_.Unsent(found.handle);
       co_return TooLate();
     }
     co_return found;

@@ -47,8 +47,9 @@ class TestSource final : public RailSource {
   }
   bool Stands(std::uint64_t handle) const override { return handle != gives_way; }
   bool Sent(std::uint64_t handle) override {
+    ++sent;
     --open;
-    return handle != torn && handle != std::exchange(gives_way, std::nullopt);
+    return handle != torn && handle != gives_way;
   }
 
   std::map<std::uint64_t, std::vector<std::byte>> blocks;
@@ -57,7 +58,11 @@ class TestSource final : public RailSource {
   Event let_go;
   std::uint64_t torn = ~0ull;
   std::optional<std::uint64_t> gives_way;  // after it was found for the first time
-  int open = 0;
+  void Unsent(std::uint64_t handle) override {
+    --open;
+    if (handle == gives_way) gives_way.reset();
+  }
+  int open = 0, sent = 0;
 
  private:
   Executor& executor_;
@@ -197,6 +202,7 @@ TEST_F(RailTest, ARecordThatGivesWayBeforeItsTurnIsLookedForAgain) {
   EXPECT_TRUE(pair_.loop->BlockOn(std::move(other)).ok());
   EXPECT_TRUE(second.ends[0].ok()) << second.ends[0].ToString();
   EXPECT_TRUE(second.bodies[0] == source_.blocks[4]);
+  EXPECT_EQ(source_.sent, 2) << "what gave way was not sent";
 }
 
 TEST_F(RailTest, BatchesOutstandingTogetherAreAnsweredInOrder) {
