@@ -197,7 +197,10 @@ PeerReader::PeerReader(const Parts& parts)
 
 PeerReader::~PeerReader() { tasks_.Drop(); }
 
-Task<void> PeerReader::Close() { return tasks_.Close(); }
+Task<void> PeerReader::Close() {
+  ended_.Set();
+  return tasks_.Close();
+}
 
 Task<Result<std::size_t>> PeerReader::Read(std::shared_ptr<const PeerRun> run, std::size_t from,
                                            std::size_t count, std::uint64_t conversation, Instant deadline,
@@ -391,14 +394,18 @@ Task<Status> PeerReader::Prepare(Fetch& fetch, std::size_t* next, std::shared_pt
   co_return Status();
 }
 
-Task<Status> PeerReader::AwaitTurn(const Batch& batch, Instant deadline) {
+Task<Status> PeerReader::AwaitTurn(const Batch& batch, std::uint64_t peer, Instant deadline) {
   net::Bandwidth& bandwidth = parts_.peers.bandwidth();
   const Instant now = parts_.clock.Now();
   if (batch.items.empty()) co_return Status();
+  if (ended_.is_set()) co_return Status(Code::kGone, "read from a peer: the node ends");
+  // What is not asked takes no turn from what is.
+  if (!parts_.peers.Of(peer).breaker.Allows(now))
+    co_return Status(Code::kGone, "the peer did not answer lately");
   if (bandwidth.BeginAt(now) > deadline)
     co_return Status(Code::kTooLate, "what is read from all peers together is over its bound until then");
-  if (const Instant turn = bandwidth.Take(batch.bytes(), now); turn > now) (void)co_await SleepUntil(turn);
-  co_return Status();
+  if (const Instant turn = bandwidth.Take(batch.bytes(), now); turn > now) (void)co_await ended_.Wait(turn);
+  co_return ended_.is_set() ? Status(Code::kGone, "read from a peer: the node ends") : Status();
 }
 
 Task<Status> PeerReader::Ask(Batch& batch, std::uint64_t peer, Instant deadline) {
@@ -428,7 +435,7 @@ Task<Status> PeerReader::Ask(Batch& batch, std::uint64_t peer, Instant deadline)
 
 Task<void> PeerReader::Transport(std::shared_ptr<Batch> batch, std::uint64_t peer_number, Instant deadline) {
   Peer& peer = parts_.peers.Of(peer_number);
-  Status status = co_await AwaitTurn(*batch, deadline);
+  Status status = co_await AwaitTurn(*batch, peer_number, deadline);
   const Instant began = parts_.clock.Now();
   // From before the question: the time that the answer takes counts against the record's.
   batch->asked_at_s = parts_.store.source_puts().NowS();
@@ -558,6 +565,10 @@ Task<void> PeerReader::FetchAll(std::shared_ptr<Fetch> fetching) {
       const Status prepared = co_await Prepare(fetch, &next, batch, room_until);
       full = prepared.code() == Code::kBusy && !under_way.empty();
       if (!prepared.ok() && !full) fetch.failed = prepared;
+      if (tasks_.closed()) {
+        fetch.failed = Status(Code::kGone, "read from a peer: the node ends");
+        next = from;
+      }
       if (next == from) continue;
       tasks_.Spawn(Transport(batch, fetch.run->peer, fetch.deadline));
       under_way.push_back(std::move(batch));

@@ -152,9 +152,10 @@ class PeerReader final {
   Task<void> FetchAll(std::shared_ptr<Fetch> fetching);
   // Slots for as many of the blocks from `*next` on as make a batch.
   Task<Status> Prepare(Fetch& fetch, std::size_t* next, std::shared_ptr<Batch> batch, Instant room_until);
-  // The batch's turn among all that is read from peers. kTooLate: it comes after the deadline.
-  Task<Status> AwaitTurn(const Batch& batch, Instant deadline);
-  // Asks for the batch's `asked` as soon as the rails have a place for it.
+  // The batch's turn among all that is read from peers. kTooLate: it comes after the deadline; kGone: the
+  // peer is not asked, or the node ends.
+  Task<Status> AwaitTurn(const Batch& batch, std::uint64_t peer, Instant deadline);
+  // Asks for the batch's `asked`.
   Task<Status> Ask(Batch& batch, std::uint64_t peer, Instant deadline);
   Task<void> Transport(std::shared_ptr<Batch> batch, std::uint64_t peer, Instant deadline);
   // Publishes the batch, block after block, up to the first that does not become visible.
@@ -189,6 +190,7 @@ class PeerReader final {
   std::uint64_t landing_bytes_ = 0;
   std::list<Room> wanted_rooms_;  // of those who wait, in the order of their coming
   Event landed_;                  // or who waited for room has it, or waits no more
+  Event ended_;                   // no turn is waited for any more
   TaskGroup tasks_;
 };
 

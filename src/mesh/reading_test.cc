@@ -636,6 +636,35 @@ TEST_F(ReadingTest, WhatIsReadASecondIsBoundedAndWhatWouldBeLateIsNotAskedFor) {
 }
 
 // A transfer has the deadline of the call that began it.
+TEST_F(ReadingTest, PeerThatIsNotAskedTakesNoTurnOfWhatIsReadASecond) {
+  StartNodes(2, Blocks(), {.bytes_a_second = 1u << 20});
+  Put(0, 1, std::nullopt, 1u << 20);
+  ASSERT_TRUE(Told(0));
+  const PeerMatch match = Find(1, 1, 1);
+  ASSERT_NE(match.run, nullptr);
+  node(1).peers.Of(node(0).process_number).breaker.Failed(clock.Now(), true);
+  EXPECT_FALSE(Read(1, match, 10 * kSecond).has_value());
+  EXPECT_EQ(node(1).peers.bandwidth().BeginAt(clock.Now()), clock.Now());
+}
+
+TEST_F(ReadingTest, EndOfTheNodeWaitsForNoTurn) {
+  StartNodes(2, Blocks(), {.bytes_a_second = 1u << 20});
+  PutAndTell(0, 16, 512u << 10);
+  const PeerMatch match = Find(1, 1, 16, 0, 60 * kSecond);
+  ASSERT_NE(match.run, nullptr);
+  Result<std::size_t> outcome(0);
+  int ended = 0;
+  TaskGroup readers(executor());
+  readers.Spawn(ReadInto(executor(), 1, match.run, After(60 * kSecond), &outcome, &ended));
+  RunFor(100'000);
+  const Instant began = clock.Now();
+  loop->BlockOn(node(1).reader->Close());
+  EXPECT_LT(clock.Now().UsSince(began), kSecond);  // of simulated time
+  ASSERT_TRUE(RunUntil([&] { return ended == 1; }, kSecond));
+  EXPECT_LT(outcome.value_or(0), 4u);
+  loop->BlockOn(readers.Close());
+}
+
 TEST_F(ReadingTest, CallerWithMoreTimeReadsWhatAnotherHadTooLittleTimeFor) {
   constexpr std::uint64_t kBlock = 1u << 20;
   StartNodes(2, Blocks(), {.headers = 8, .bytes_a_second = 2u << 20});
