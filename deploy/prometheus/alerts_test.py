@@ -75,7 +75,7 @@ HEALTHY: dict[str, str] = dict([
     counts("cistern_engines_saved_seconds_total", 60),
     stays("cistern_store_writes_without_room_total", 0),
     stays("cistern_door_staging_bytes", 1 << 20),
-    stays("cistern_memory_bytes", 1 << 30),
+    stays("cistern_door_staging_budget_bytes", 128 << 20),
     stays("cistern_now_namespaces", 12),
     stays("cistern_store_cut_bad_total", 2),
     stays("cistern_device_in_service", 1, 'path="/d"'),

@@ -529,7 +529,7 @@ Status Node::Core::OpenDoor() {
   server.tenant = options_.tenant;
   server.peers = PeerRulesOf(options_.clients);
   const std::uint64_t memory_bytes = std::uint64_t{file_->asked_headers()} * arena::kHeaderSpanBytes;
-  server.staging_budget_bytes = memory_bytes / memory::kStagingFraction;
+  server.staging_budget_bytes = facts_.staging_budget_bytes = memory_bytes / memory::kStagingFraction;
   server.max_sessions = server::MaxSessions(memory_bytes);
   Result<std::unique_ptr<server::Server>> opened = server::Server::Open(
       {*loop_,

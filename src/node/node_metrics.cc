@@ -88,6 +88,10 @@ void AddAllMetrics(MetricRegistry& registry, const MetricSources& sources) {
   catalog::AddMetrics(registry, sources.counters);
   if (sources.has_cell) mesh::AddMetrics(registry, sources.cell);
   server::AddMetrics(registry, sources.server);
+  registry.Add("door",
+               {"staging_budget_bytes", MetricKind::kGauge,
+                "what staging may be: an eighth of the memory that the node started with"},
+               [facts = &sources.facts] { return MetricValue(facts->staging_budget_bytes); });
   registry.Add("reads", "found_below",
                "blocks of matched chains that the node found, which memory's index did not have",
                sources.counters.found_below);

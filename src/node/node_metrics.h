@@ -54,6 +54,7 @@ struct NodeFacts {
   std::uint64_t boot_count = 0;
   std::int64_t warm_us = 0;
   std::uint64_t budget_bytes_a_day = 0;
+  std::uint64_t staging_budget_bytes = 0;
 };
 
 struct MetricSources {  // all borrowed
