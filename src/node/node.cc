@@ -60,6 +60,7 @@
 #include "server/server.h"
 #include "store/block_store.h"
 #include "store/drain.h"
+#include "store/tick_until.h"
 #include "wire/protocol.h"
 
 namespace cistern::node {
@@ -732,15 +733,15 @@ Reloaded Node::Core::Apply(const NodeOptions& read) {
 }
 
 Task<void> Node::Core::Tick(Executor& executor) {
-  while (true) {
-    const Instant due = executor.Now().PlusUs(kTickUs);
+  for (bool more = false;;) {
+    const Instant due = executor.Now().PlusUs(more ? 0 : kTickUs);
     Status slept = co_await SleepUntil(due, *stop_ticking_);
     if (!slept.ok()) co_return;
     const Instant now = executor.Now();
     tick_late_ns_.Record(static_cast<std::uint64_t>(std::max<std::int64_t>(now.NsSince(due), 0)));
     heartbeat_.Beat(now);
     parts_->server->Tick();
-    while (parts_->store->Tick()) co_await Yield();
+    more = co_await store::TickUntil(executor, *parts_->store, executor.Now().PlusUs(kTickUs));
     if (parts_->cell) parts_->cell->NoteChanges();
     NoteLoss();
     NoteLingering(executor.Now());

@@ -2,6 +2,7 @@
 #include <array>
 
 #include "store/block_store_fixture.h"
+#include "store/tick_until.h"
 
 namespace cistern::store {
 namespace {
@@ -340,6 +341,31 @@ TEST_F(BlockStoreTest, P5NoStepIsLongerThanItsBoundInADropOfMany) {
   EXPECT_EQ(Occupied().records, 0u);
   EXPECT_EQ(Occupied().blocks, 0u);
   EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
+}
+
+TEST_F(BlockStoreTest, ATickIsOverInTimeThoughMuchIsLeftOfADrop) {
+  Make({.headers = 4});
+  constexpr std::uint64_t kBlocks = 1000;
+  const std::vector<std::byte> body = Body(1, 512);
+  std::vector<PartWrite> parts;
+  for (std::uint64_t n = 0; n < kBlocks; ++n) {
+    PartWrite part;
+    part.key = Key(n);
+    if (n > 0) part.parent = Key(0);
+    part.put_id = {2, n};
+    part.from = body;
+    parts.push_back(part);
+  }
+  for (const PartOutcome& outcome : Write(parts, Me())) ASSERT_EQ(outcome.state, State::kPublished);
+  const BlockKey root = Key(0);
+  Task<Result<std::uint64_t>> drop = t->store->Drop(ns.slot, std::span(&root, 1));
+  while (Here(0)) t->loop->Turn();
+  EXPECT_TRUE(t->Run(TickUntil(t->loop->executor(), *t->store, t->clock.Now())));
+  EXPECT_GT(Occupied().records, 0u);
+  EXPECT_FALSE(t->Run(TickUntil(t->loop->executor(), *t->store, Instant::Never())));
+  EXPECT_EQ(Occupied().records, 0u);
+  while (!drop.done()) t->loop->Turn();
+  EXPECT_EQ(drop.Take().value_or(0), kBlocks);
 }
 
 TEST_F(BlockStoreTest, P5ManyPutsOfOneParentEndInSteps) {
