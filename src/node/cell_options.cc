@@ -75,7 +75,7 @@ Status CheckIsAlone(const NodeOptions& options) {
 }  // namespace
 
 Status AddEndpoints(std::string_view shown, std::string_view text, std::vector<std::string>& endpoints) {
-  while (!text.empty()) {
+  do {
     const std::size_t comma = std::min(text.find(','), text.size());
     const std::string_view one = text.substr(0, comma);
     text.remove_prefix(std::min(comma + 1, text.size()));
@@ -86,7 +86,7 @@ Status AddEndpoints(std::string_view shown, std::string_view text, std::vector<s
                                          " is no endpoint of etcd; give each as "
                                          "http://10.0.0.7:2379 or https://..."));
     endpoints.emplace_back(one);
-  }
+  } while (!text.empty());
   return Status();
 }
 

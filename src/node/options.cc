@@ -423,7 +423,12 @@ const Setting* FindNodeSetting(std::string_view name) {
 
 Status SetNodeOption(NodeOptions& options, std::string_view shown, std::string_view name,
                      std::string_view text) {
-  if (const Setting* setting = FindNodeSetting(name)) return setting->set(options, shown, text);
+  if (const Setting* setting = FindNodeSetting(name)) {
+    // Lists say themselves what one of theirs looks like.
+    if (text.empty() && setting->clear == nullptr)
+      return Status(Code::kInvalid, Text(shown, ": is empty; give one, or leave it out"));
+    return setting->set(options, shown, text);
+  }
   std::vector<std::string_view> known;
   for (const Setting& setting : kSettings) known.push_back(setting.name);
   return Status(Code::kInvalid, UnknownName("key", shown, known));

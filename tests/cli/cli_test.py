@@ -438,9 +438,12 @@ class BadInput(CliTest):
                       ("cistern", "config", "--check", ""),
                       ("cistern", "config", "--file", ""), ("cistern", "doctor", "--config", ""),
                       ("cisternd", "--check", "--config", ""), ("cistern", "status", "--socket", ""),
+                      ("cisternd", "--check", "--memory-dir", ""), ("cisternd", "--check", "--socket", ""),
+                      ("cisternd", "--check", "--journal-dir", ""), ("cisternd", "--check", "--tenant", ""),
                       ("cistern", "put", "--namespace", "demo", "--parent", "", KEYS[0], "-")):
             flag = words[words.index("") - 1]
             self.assert_says(run(*words, stdin=b""), 2, words[0], f"{flag}: is empty")
+        self.assert_says(run("cisternd", "--check", "--cell", ""), 2, "--cell", "no endpoint of etcd")
 
     def test_a_block_that_may_not_live_is_refused(self) -> None:
         for ttl in ("0s", "1us"):
