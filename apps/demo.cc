@@ -179,7 +179,7 @@ class Demo {
     std::vector<std::string> flags = {"--memory", SizeText(options_.memory_bytes)};
     std::string flash = "no flash";
     if (options_.flash_bytes > 0) {
-      Result<FlashScratch> made = MakeFlash(options_.flash_dir, options_.flash_bytes);
+      Result<ScratchDirectory> made = MakeFlash(options_.flash_dir, options_.flash_bytes);
       if (!made) return made.error();
       flash_ = std::move(*made);
       flags.insert(flags.end(), {"--flash", Text(flash_.path(), ":", SizeText(options_.flash_bytes))});
@@ -346,7 +346,7 @@ class Demo {
   const DemoOptions options_;
   const bool live_;
   Interrupt& interrupt_;
-  FlashScratch flash_;
+  ScratchDirectory flash_;
   SystemClock clock_;
   Instant started_;
   Board* board_ = nullptr;

@@ -195,7 +195,7 @@ class CellDemo {
   Status AddNode(std::uint64_t number, bool apart) {
     std::vector<std::string> flags = {"--memory", SizeText(options_.memory_bytes)};
     if (options_.flash_bytes > 0) {
-      Result<FlashScratch> made = MakeFlash(options_.flash_dir, options_.flash_bytes);
+      Result<ScratchDirectory> made = MakeFlash(options_.flash_dir, options_.flash_bytes);
       if (!made) return made.error();
       flags.insert(flags.end(), {"--flash", Text(made->path(), ":", SizeText(options_.flash_bytes))});
       flash_.push_back(std::move(*made));
@@ -327,7 +327,7 @@ class CellDemo {
   SystemClock clock_;
   Instant started_;
   Board* board_ = nullptr;
-  std::vector<FlashScratch> flash_;
+  std::vector<ScratchDirectory> flash_;
   std::unique_ptr<LocalCell> cell_;
   std::vector<std::string> mounted_;
   std::vector<Child> clients_;

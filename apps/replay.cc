@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workload/replay.h"
 
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <boost/json/object.hpp>
 #include <boost/json/parse.hpp>
-#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -21,6 +19,7 @@
 #include "commands.h"
 #include "node/options.h"
 #include "prompt.h"
+#include "scratch_directory.h"
 
 namespace cistern {
 namespace {
@@ -30,29 +29,6 @@ std::uint64_t ArenaBytesFor(std::uint64_t blocks, std::uint64_t block_bytes) {
   std::uint64_t record = block_bytes + 4096;
   return blocks * (record + record / 4) + (256u << 20);
 }
-
-// A directory of this run's own, gone with it.
-class ScratchDirectory {
- public:
-  static Result<ScratchDirectory> Make(std::string_view flag, const std::string& parent) {
-    std::string path = parent + "/cistern-replay-XXXXXX";
-    if (mkdtemp(path.data()) == nullptr) {
-      return Error(Code::kInvalid, Text(flag, " ", parent, ": no directory can be made there (",
-                                        ErrnoText(errno), "); name one that exists and is writable"));
-    }
-    return ScratchDirectory(path);
-  }
-  ScratchDirectory(ScratchDirectory&& other) noexcept : path_(std::exchange(other.path_, {})) {}
-  ~ScratchDirectory() {
-    std::error_code ignored;
-    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  explicit ScratchDirectory(std::string path) : path_(std::move(path)) {}
-  std::string path_;
-};
 
 struct ReplayFlags {
   std::string trace, memory_dir = "/dev/shm";
@@ -209,8 +185,8 @@ class ReplayNode {
   static Result<ReplayNode> Start(const ReplayFlags& flags) {
     ReplayNode node;
     OpenOptions open = flags.open;
-    Result<ScratchDirectory> memory = ScratchDirectory::Make("--memory-dir", flags.memory_dir);
-    if (!memory) return Error(memory.error());
+    Result<ScratchDirectory> memory = ScratchDirectory::Make(flags.memory_dir, "replay");
+    if (!memory) return Of("--memory-dir", memory.error());
     open.memory_dir = memory->path();
     node.scratch_.push_back(std::move(*memory));
     open.max_blocks = flags.blocks;
@@ -220,8 +196,8 @@ class ReplayNode {
     for (FlashVolume& volume : open.flash) {
       std::error_code ignored;  // the node's start says what is wrong with it
       if (!std::filesystem::is_directory(volume.path, ignored)) continue;
-      Result<ScratchDirectory> flash = ScratchDirectory::Make("--flash", volume.path);
-      if (!flash) return Error(flash.error());
+      Result<ScratchDirectory> flash = ScratchDirectory::Make(volume.path, "replay");
+      if (!flash) return Of("--flash", flash.error());
       volume.path = flash->path();
       node.scratch_.push_back(std::move(*flash));
     }
@@ -237,6 +213,10 @@ class ReplayNode {
   Store& store() { return *store_; }
 
  private:
+  static std::unexpected<Status> Of(std::string_view flag, const Status& wrong) {
+    return Error(wrong.code(), Text(flag, " ", wrong.message()));
+  }
+
   std::vector<ScratchDirectory> scratch_;
   std::optional<Store> store_;  // ends first
 };

@@ -302,7 +302,7 @@ Status BenchCellFlash(BenchOptions& options) {
   constexpr std::uint64_t kBlock = 1u << 20;
   const std::uint64_t bytes = std::max<std::uint64_t>(3 * options.working_set_bytes, 768u << 20);
   const std::string memory = SizeText(std::max<std::uint64_t>(bytes / 6, 128u << 20));
-  auto place = FlashPlace::Make(options.flash_dir);
+  auto place = ScratchDirectory::Make(options.flash_dir, "bench-flash");
   if (!place) return place.error();
   auto cell = LocalCell::Start(options.daemon, options.memory_dir);
   if (!cell) return cell.error();

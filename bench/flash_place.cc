@@ -1,33 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "flash_place.h"
 
-#include <stdlib.h>
-
 #include <boost/json.hpp>
-#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <thread>
 
-#include "base/fd.h"
 #include "base/format.h"
 
 namespace cistern {
 
-Result<FlashPlace> FlashPlace::Make(const std::string& parent) {
-  std::string path = parent + "/cistern-bench-flash-XXXXXX";
-  if (mkdtemp(path.data()) == nullptr) return Error(Code::kIoError, Text(path, ": ", ErrnoText(errno)));
-  return FlashPlace(path);
-}
-
-FlashPlace::~FlashPlace() {
+std::string FlashFileIn(const std::string& directory) {
   std::error_code ignored;
-  if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
-}
-
-std::string FlashPlace::file() const {
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(path_)) {
-    if (entry.is_regular_file() && entry.path().filename() == "flash") return entry.path().string();
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory, ignored)) {
+    if (entry.is_regular_file(ignored) && entry.path().filename() == "flash") return entry.path().string();
   }
   return {};
 }

@@ -333,7 +333,7 @@ Status WorthRows(BenchOptions& options, Store& store, Daemon& daemon, const Fill
 Status Restarts(BenchOptions& options) {
   constexpr std::uint64_t kBytes = 4096;
   options.progress(Text("filling ", options.million, " blocks of ", SizeText(kBytes), " down to flash"));
-  auto place = FlashPlace::Make(options.flash_dir);
+  auto place = ScratchDirectory::Make(options.flash_dir, "bench-flash");
   if (!place) return place.error();
   const std::uint64_t flash = options.million * (kBytes + 512) / 5 * 6 + (1ull << 30);
   auto daemon = Daemon::Start(
@@ -377,7 +377,7 @@ BenchRow PutRowOf(std::string name, std::string limit, const Samples& calls, con
 // kernel needs for the transfers is no node's to save.
 Status PutRow(BenchOptions& options) {
   constexpr std::uint64_t kBytes = 64u << 10;
-  auto place = FlashPlace::Make(options.flash_dir);
+  auto place = ScratchDirectory::Make(options.flash_dir, "bench-flash");
   if (!place) return place.error();
   constexpr std::uint64_t kBesideBytes = 1u << 30;
   constexpr int kBesideDepth = 3;
@@ -443,14 +443,14 @@ Status PutRow(BenchOptions& options) {
 
 // A node with blocks of one size on flash, more of them than its memory holds.
 struct FilledNode {
-  FlashPlace place;
+  ScratchDirectory place;
   Daemon daemon;
   Store store;
   FilledBlocks blocks;
 };
 
 Result<FilledNode> FillNode(BenchOptions& options, std::uint64_t block_bytes) {
-  auto place = FlashPlace::Make(options.flash_dir);
+  auto place = ScratchDirectory::Make(options.flash_dir, "bench-flash");
   if (!place) return Error(place.error());
   auto daemon = Daemon::Start(
       options.daemon, options.memory_dir,
@@ -478,7 +478,7 @@ Status BenchFlashReads(BenchOptions& options) {
     auto node = FillNode(options, block);
     if (!node) return node.error();
     const std::size_t depth = block == kMiB ? kDepth : 1;
-    Status status = ReadRows(options, node->store, node->blocks, node->place.file(), depth);
+    Status status = ReadRows(options, node->store, node->blocks, FlashFileIn(node->place.path()), depth);
     if (!status.ok()) return status;
   }
   return Status();

@@ -91,7 +91,7 @@ void ReplayRow(BenchOptions& options, const std::string& name, const Replayed& r
 }
 
 Status FlashRows(BenchOptions& options) {
-  auto place = FlashPlace::Make(options.flash_dir);
+  auto place = ScratchDirectory::Make(options.flash_dir, "bench-flash");
   if (!place) return place.error();
   Replayed replayed;
   // Regions are given up and written again: what moves then is the amplification.

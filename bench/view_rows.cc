@@ -8,14 +8,13 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <filesystem>
 
 #include "base/assert.h"
-#include "base/format.h"
 #include "child.h"
 #include "daemon.h"
 #include "fill.h"
 #include "measure.h"
+#include "scratch_directory.h"
 
 namespace cistern {
 namespace {
@@ -116,27 +115,21 @@ Status Busy(ViewBench& bench, Samples& series) {
 }
 
 Status Embedded(BenchOptions& options) {
-  std::string directory = options.memory_dir + "/cistern-bench-XXXXXX";
-  if (mkdtemp(directory.data()) == nullptr)
-    return Status(Code::kInvalid, Text(options.memory_dir, ": not writable"));
-  Status status = [&] {
-    OpenOptions open;
-    open.memory_dir = directory;
-    open.memory_bytes = 512u << 20;
-    Result<Store> store = Store::Open(open);
-    if (!store) return store.error();
-    Result<FilledBlocks> blocks = Fill(*store, kBlocks, kBlockBytes);
-    if (!blocks) return blocks.error();
-    ViewBench bench(*store, *blocks);
-    if (Status warm = bench.Warm(); !warm.ok()) return warm;
-    Samples series;
-    if (Status busy = Busy(bench, series); !busy.ok()) return busy;
-    options.row(TimeRow("views_64_embedded", "", series, {}));
-    return Status();
-  }();
-  std::error_code ignored;
-  std::filesystem::remove_all(directory, ignored);
-  return status;
+  const Result<ScratchDirectory> directory = ScratchDirectory::Make(options.memory_dir, "bench");
+  if (!directory) return directory.error();
+  OpenOptions open;
+  open.memory_dir = directory->path();
+  open.memory_bytes = 512u << 20;
+  Result<Store> store = Store::Open(open);
+  if (!store) return store.error();
+  Result<FilledBlocks> blocks = Fill(*store, kBlocks, kBlockBytes);
+  if (!blocks) return blocks.error();
+  ViewBench bench(*store, *blocks);
+  if (Status warm = bench.Warm(); !warm.ok()) return warm;
+  Samples series;
+  if (Status busy = Busy(bench, series); !busy.ok()) return busy;
+  options.row(TimeRow("views_64_embedded", "", series, {}));
+  return Status();
 }
 
 }  // namespace
