@@ -96,6 +96,8 @@ Task<void> Scrubber::ScrubLower(catalog::BlockId block, catalog::Forest::Copy co
     co_return;
   const auto now = context_.forest.See(block, copy.group);
   if (!now || now->location != copy.location) co_return;
+  // A device that left service is said to have, and its blocks are come by.
+  if (!fetched && lower_->EstimateUs(copy.location, 1) == tier::Tier::kNever) co_return;
   context_.log.Log(
       LogLevel::kWarning, lower_->Describe(copy.location), ": the scrubber ",
       fetched ? "found a record that fails its seal"
