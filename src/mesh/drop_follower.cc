@@ -274,22 +274,14 @@ Task<Conclusion> DropFollower::ReadSnapshot(Snapshot* snapshot) {
 Task<void> DropFollower::DiscardAll() {
   state_.joined = false;  // nothing is shared meanwhile
   state_.changed.Pulse();
-  for (;;) {
-    {
-      const StoreCall call(*this);
-      const Status discarded = co_await store_.Discard();
-      Note(discarded);
-      if (discarded.ok()) co_return;
-    }
-    (void)co_await SleepUntil(Soon(500'000, 1'000'000));
-  }
+  return Discard(&LocalStore::Discard);
 }
 
-Task<void> DropFollower::DiscardNoted() {
+Task<void> DropFollower::Discard(Task<Status> (LocalStore::*what)()) {
   for (;;) {
     {
       const StoreCall call(*this);
-      const Status discarded = co_await store_.DiscardNoted();
+      const Status discarded = co_await (store_.*what)();
       Note(discarded);
       if (discarded.ok()) co_return;
     }
@@ -333,7 +325,7 @@ Task<void> DropFollower::Adopt(Snapshot snapshot) {
     state_.list.Restart(now, now);
     snapshot.batches.clear();
   } else if (ends_behind) {
-    co_await DiscardNoted();
+    co_await Discard(&LocalStore::DiscardNoted);
     state_.list.RestartEnds(std::min(snapshot.header.revision, snapshot.floor.ends));
   }
   // Before they are known, and before they begin: what is taken meanwhile meets the list, or goes then.

@@ -124,7 +124,8 @@ class DropFollower final {
   Task<void> List(std::int64_t revision, const std::vector<CellDrop>& drops);
   Task<Conclusion> Take(std::vector<etcd::WatchEvent> events, std::int64_t up_to);
   Task<void> DiscardAll();
-  Task<void> DiscardNoted();
+  // Until the store has done it.
+  Task<void> Discard(Task<Status> (LocalStore::*what)());
   Task<void> Begin(const std::vector<CellDrop>& drops);
   Conclusion Unreached(const Status& why);
   // What the store said that was to make something durable.

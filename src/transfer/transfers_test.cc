@@ -72,6 +72,14 @@ class TransfersTest : public ::testing::Test {
     std::filesystem::remove_all(directory_);
   }
 
+  // All that the node has for staging, but for less than so much.
+  std::vector<Staging> TakeStaging(std::uint64_t part_bytes) {
+    std::vector<Staging> taken;
+    for (std::uint64_t bytes = 16u << 20; bytes >= part_bytes; bytes /= 2) {
+      while (auto staging = store->AllocateStaging(bytes)) taken.push_back(std::move(*staging));
+    }
+    return taken;
+  }
   void Begin(std::uint64_t part_bytes, TransfersOptions options = {}) {
     NamespaceSpec spec;
     spec.fields = {{"name", "transfers"}};
@@ -262,10 +270,7 @@ TEST_F(TransfersTest, SavesBesideEachOtherWaitForTheStagingThatOneOfThemHas) {
   constexpr std::uint64_t kPart = 512u << 10;
   Pool pool(4, kPart / 4, 40);
   // All of the node's but what a part takes.
-  std::vector<Staging> taken;
-  for (std::uint64_t bytes = 16u << 20; bytes >= kPart; bytes /= 2) {
-    while (auto staging = store->AllocateStaging(bytes)) taken.push_back(std::move(*staging));
-  }
+  std::vector<Staging> taken = TakeStaging(kPart);
   Begin(kPart);
   taken.pop_back();
   pool.Fill(6);
@@ -284,10 +289,7 @@ TEST_F(TransfersTest, SavesBesideEachOtherWaitForTheStagingThatOneOfThemHas) {
 TEST_F(TransfersTest, ASaveWaitsForStagingOfOthersUntilItsDeadlineAndThenSaysSo) {
   constexpr std::uint64_t kPart = 512u << 10;
   Pool pool(4, kPart / 4, 20);
-  std::vector<Staging> taken;
-  for (std::uint64_t bytes = 16u << 20; bytes >= kPart; bytes /= 2) {
-    while (auto staging = store->AllocateStaging(bytes)) taken.push_back(std::move(*staging));
-  }
+  std::vector<Staging> taken = TakeStaging(kPart);
   Begin(kPart);
   pool.Fill(7);
   const std::uint64_t waits = *transfers->Submit(SaveOf(pool, 11, {2, 3}));
@@ -311,10 +313,7 @@ TEST_F(TransfersTest, ASaveWaitsForStagingOfOthersUntilItsDeadlineAndThenSaysSo)
 TEST_F(TransfersTest, ASaveThatIsRefusedStagingIsNoReasonForAnotherToAskAgain) {
   constexpr std::uint64_t kPart = 512u << 10;
   Pool pool(4, kPart / 4, 20);
-  std::vector<Staging> taken;
-  for (std::uint64_t bytes = 16u << 20; bytes >= kPart; bytes /= 2) {
-    while (auto staging = store->AllocateStaging(bytes)) taken.push_back(std::move(*staging));
-  }
+  std::vector<Staging> taken = TakeStaging(kPart);
   Begin(kPart);
   for (const std::int64_t deadline_us : {1'000'000, 60'000'000}) {
     StagingBudget budget(kPart);
