@@ -149,9 +149,7 @@ Task<Result<std::uint32_t>> Writer::EndHeld(catalog::Caller caller, std::uint32_
         ++ended;
       } else if (open) {
         context_.pending[put].held = false;
-        while (context_.pending[put].state == catalog::Put::State::kOpen &&
-               publisher_.TryPublish(put) == residency::Step::kSpent)
-          co_await Yield();
+        while (TryPublish(put) == residency::Step::kSpent) co_await Yield();
         if (Unsure(put)) co_await PublishWhenSure(put);
         const catalog::Put& p = context_.pending[put];
         ended += p.state != catalog::Put::State::kEnded || p.end == Code::kOk;
@@ -451,20 +449,21 @@ Task<void> Writer::Finish(WriteCall& call, PartJob& job) {
       call.refused.contains(job.part.parent)) {
     puts_.End(job.put, Code::kBusy);
   }
-  while (context_.pending[job.put].state == catalog::Put::State::kOpen &&
-         publisher_.TryPublish(job.put) == residency::Step::kSpent)
-    co_await Yield();
+  while (TryPublish(job.put) == residency::Step::kSpent) co_await Yield();
   if (Unsure(job.put)) co_await PublishWhenSure(job.put);
   NoteRefused(call, job);
+}
+
+residency::Step Writer::TryPublish(catalog::PutIndex put) {
+  if (context_.pending[put].state != catalog::Put::State::kOpen) return residency::Step::kDone;
+  return publisher_.TryPublish(put);
 }
 
 Task<void> Writer::PublishWhenSure(catalog::PutIndex put) {
   const catalog::TreeId tree = context_.pending[put].name.tree;
   const catalog::KeyHash parent = catalog::KeyHashOf(tree, context_.pending[put].parent);
   co_await catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, tree, parent);
-  while (context_.pending[put].state == catalog::Put::State::kOpen &&
-         publisher_.TryPublish(put) == residency::Step::kSpent)
-    co_await Yield();
+  while (TryPublish(put) == residency::Step::kSpent) co_await Yield();
 }
 
 void Writer::NoteRefused(WriteCall& call, const PartJob& job) {

@@ -77,6 +77,8 @@ class Writer final {
   bool MayJoin(const WriteCall& call, PartJob& job) const;
   // Commits the copied bytes, and publishes the put if this was the last part.
   Task<void> Finish(WriteCall& call, PartJob& job);
+  // As Publisher's; kDone for one that has ended.
+  residency::Step TryPublish(catalog::PutIndex put);
   // Blocks being collected hide the put's parent, and it waits for the end of that.
   bool Unsure(catalog::PutIndex put) const {
     return context_.pending[put].unsure && context_.pending[put].state == catalog::Put::State::kOpen;
