@@ -197,10 +197,12 @@ TEST_F(CellNodes, WhatANodeHadOnFlashTheOthersHaveWhenItHasLeftForGood) {
   EXPECT_THAT(Says(nodes_[0]), HasSubstr("\"complete\":true"));
   nodes_[0].daemon->Kill();
   nodes_[0].daemon->ForgetMemory();
-  EXPECT_EQ(
-      StatusNumber(*nodes_[1].store, "taken_namespaces") + StatusNumber(*nodes_[2].store, "taken_namespaces"),
-      2u);
-  for (CellNode* node : {&nodes_[1], &nodes_[2]}) node->ns = AttachBlocks(*node->store, "its own");
+  for (CellNode* node : {&nodes_[1], &nodes_[2]}) {
+    // On a busy host one of them may have been given all.
+    EXPECT_EQ(StatusNumber(*node->store, "taken_namespaces"),
+              StatusNumber(*node->store, "taken_blocks") > 0 ? 1u : 0u);
+    node->ns = AttachBlocks(*node->store, "its own");
+  }
   for (std::uint64_t chain = 0; chain < 8; ++chain) {
     const std::uint64_t first = 100 * chain + 1, last = first + 9;
     CellNode* owner = nullptr;
