@@ -10,8 +10,8 @@
 
 #include "base/format.h"
 #include "base/units.h"
+#include "bench_node.h"
 #include "cell_blocks.h"
-#include "flash_place.h"
 #include "local_cell.h"
 
 namespace cistern {

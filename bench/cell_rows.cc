@@ -8,6 +8,7 @@
 
 #include "base/format.h"
 #include "base/units.h"
+#include "bench_node.h"
 #include "cell_blocks.h"
 #include "line.h"
 #include "local_cell.h"
@@ -221,7 +222,7 @@ Status BenchCellMatches(BenchOptions& options) {
   if (!HasEtcd(options, "cell_match")) return Status();
   auto cell = CellOf(options, 2, 256u << 20);
   if (!cell) return cell.error();
-  auto alone = Daemon::Start(options.daemon, options.memory_dir, {"--memory", "256MiB"});
+  auto alone = StartNode(options, {"--memory", "256MiB"});
   if (!alone) return alone.error();
   Result<Store> store = alone->Connect();
   if (!store) return store.error();

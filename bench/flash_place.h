@@ -17,11 +17,6 @@ namespace cistern {
 // The tier's file, wherever below the directory it lies.
 std::string FlashFileIn(const std::string& directory);
 
-// A number of the node's status, by the names of the objects that lead there.
-Result<double> StatusNumber(Store& store, std::initializer_list<std::string_view> names);
-
-// Until the node has all of its memory: it goes on to make it after its start, and that takes a processor.
-Status AwaitMemory(Store& store);
 // Waits until nothing more is written to flash.
 Status AwaitWritten(Store& store);
 // Fills no faster than it is written down: nothing of it is lost on the way.

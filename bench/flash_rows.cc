@@ -11,7 +11,7 @@
 
 #include "base/format.h"
 #include "base/units.h"
-#include "daemon.h"
+#include "bench_node.h"
 #include "disk_writer.h"
 #include "fill.h"
 #include "fio.h"
@@ -336,9 +336,8 @@ Status Restarts(BenchOptions& options) {
   auto place = ScratchDirectory::Make(options.flash_dir, "bench-flash");
   if (!place) return place.error();
   const std::uint64_t flash = options.million * (kBytes + 512) / 5 * 6 + (1ull << 30);
-  auto daemon = Daemon::Start(
-      options.daemon, options.memory_dir,
-      {"--memory", "512MiB", "--alignment", "512B", "--flash", Text(place->path(), ":", SizeText(flash))});
+  auto daemon = StartNode(options, {"--memory", "512MiB", "--alignment", "512B", "--flash",
+                                    Text(place->path(), ":", SizeText(flash))});
   if (!daemon) return daemon.error();
   Result<FilledBlocks> blocks = [&]() -> Result<FilledBlocks> {
     Result<Store> store = daemon->Connect();
@@ -383,10 +382,9 @@ Status PutRow(BenchOptions& options) {
   constexpr int kBesideDepth = 3;
   Samples with, without, beside;
   std::vector<double> ratios, beside_ratios;
-  auto below = Daemon::Start(options.daemon, options.memory_dir,
-                             {"--memory", "512MiB", "--flash", Text(place->path(), ":4GiB")});
+  auto below = StartNode(options, {"--memory", "512MiB", "--flash", Text(place->path(), ":4GiB")});
   if (!below) return below.error();
-  auto alone = Daemon::Start(options.daemon, options.memory_dir, {"--memory", "512MiB"});
+  auto alone = StartNode(options, {"--memory", "512MiB"});
   if (!alone) return alone.error();
   {
     auto store = below->Connect();
@@ -452,9 +450,8 @@ struct FilledNode {
 Result<FilledNode> FillNode(BenchOptions& options, std::uint64_t block_bytes) {
   auto place = ScratchDirectory::Make(options.flash_dir, "bench-flash");
   if (!place) return Error(place.error());
-  auto daemon = Daemon::Start(
-      options.daemon, options.memory_dir,
-      {"--memory", "512MiB", "--flash-read-ahead", "0B", "--flash", Text(place->path(), ":5GiB")});
+  auto daemon = StartNode(
+      options, {"--memory", "512MiB", "--flash-read-ahead", "0B", "--flash", Text(place->path(), ":5GiB")});
   if (!daemon) return Error(daemon.error());
   auto store = daemon->Connect();
   if (!store) return Error(store.error());

@@ -8,9 +8,8 @@
 
 #include "base/format.h"
 #include "base/units.h"
-#include "daemon.h"
+#include "bench_node.h"
 #include "fill.h"
-#include "flash_place.h"
 #include "measure.h"
 #include "workload/content.h"
 
@@ -146,12 +145,10 @@ class GetBench {
 Status BenchGets(BenchOptions& options) {
   for (std::uint64_t block_bytes : {2u << 20, 64u << 10}) {
     Result<Daemon> daemon =
-        Daemon::Start(options.daemon, options.memory_dir,
-                      {"--memory", SizeText(options.working_set_bytes / 4 * 5 + (256u << 20))});
+        StartNode(options, {"--memory", SizeText(options.working_set_bytes / 4 * 5 + (256u << 20))});
     if (!daemon) return daemon.error();
     Result<Store> store = daemon->Connect();
     if (!store) return store.error();
-    if (Status grown = AwaitMemory(*store); !grown.ok()) return grown;
     Result<FilledBlocks> blocks = Fill(*store, options.working_set_bytes / block_bytes, block_bytes);
     if (!blocks) return blocks.error();
     GetBench bench(options, *store, *blocks);

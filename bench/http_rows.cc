@@ -13,7 +13,7 @@
 #include "base/fd.h"
 #include "base/format.h"
 #include "base/units.h"
-#include "daemon.h"
+#include "bench_node.h"
 #include "fill.h"
 #include "measure.h"
 
@@ -85,8 +85,8 @@ Status AttachMany(Store& store) {
 Status BenchHttp(BenchOptions& options) {
   options.progress(Text("filling ", options.million, " blocks of ", SizeText(kBlockBytes), " for scrapes"));
   const std::uint64_t memory = options.million * (kBlockBytes + 512) / 7 * 8 + (256u << 20);
-  Result<Daemon> daemon = Daemon::Start(options.daemon, options.memory_dir,
-                                        {"--memory", SizeText(memory), "--alignment", "512B", "--http", "0"});
+  Result<Daemon> daemon =
+      StartNode(options, {"--memory", SizeText(memory), "--alignment", "512B", "--http", "0"});
   if (!daemon) return daemon.error();
   Result<Store> store = daemon->Connect();
   if (!store) return store.error();

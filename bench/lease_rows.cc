@@ -6,8 +6,8 @@
 #include <boost/json/parse.hpp>
 
 #include "base/fd.h"
+#include "bench_node.h"
 #include "child.h"
-#include "daemon.h"
 #include "fill.h"
 #include "measure.h"
 
@@ -85,7 +85,7 @@ Status Measure(BenchOptions& options, const Daemon& daemon, Store& store, bool w
 
 Status BenchLeases(BenchOptions& options) {
   options.progress("leases of a killed client");
-  Result<Daemon> daemon = Daemon::Start(options.daemon, options.memory_dir, {"--memory", "256MiB"});
+  Result<Daemon> daemon = StartNode(options, {"--memory", "256MiB"});
   if (!daemon) return daemon.error();
   Result<Store> store = daemon->Connect();
   if (!store) return store.error();

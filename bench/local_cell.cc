@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "base/format.h"
-#include "flash_place.h"
+#include "bench_node.h"
 #include "free_ports.h"
 #include "measure.h"
 

@@ -4,7 +4,7 @@
 
 #include "base/format.h"
 #include "base/units.h"
-#include "daemon.h"
+#include "bench_node.h"
 #include "fill.h"
 #include "measure.h"
 #include "restart_row.h"
@@ -42,8 +42,7 @@ Status Match(Store& store, const FilledBlocks& blocks, std::size_t absent, Sampl
 Status BenchMatchAndRestart(BenchOptions& options) {
   options.progress(Text("filling ", options.million, " blocks of ", SizeText(kBlockBytes)));
   const std::uint64_t memory = options.million * (kBlockBytes + 512) / 7 * 8 + (256u << 20);
-  Result<Daemon> daemon = Daemon::Start(options.daemon, options.memory_dir,
-                                        {"--memory", SizeText(memory), "--alignment", "512B"});
+  Result<Daemon> daemon = StartNode(options, {"--memory", SizeText(memory), "--alignment", "512B"});
   if (!daemon) return daemon.error();
   Result<Store> store = daemon->Connect();
   if (!store) return store.error();

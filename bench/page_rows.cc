@@ -7,7 +7,7 @@
 
 #include "base/format.h"
 #include "base/units.h"
-#include "daemon.h"
+#include "bench_node.h"
 #include "fill.h"
 #include "measure.h"
 #include "transfer/transfers.h"
@@ -198,8 +198,7 @@ class PageBench {
 
 Status BenchPages(BenchOptions& options) {
   Result<Daemon> daemon =
-      Daemon::Start(options.daemon, options.memory_dir,
-                    {"--memory", SizeText(options.working_set_bytes / 4 * 5 + (256u << 20))});
+      StartNode(options, {"--memory", SizeText(options.working_set_bytes / 4 * 5 + (256u << 20))});
   if (!daemon) return daemon.error();
   Result<Store> store = daemon->Connect();
   if (!store) return store.error();

@@ -6,9 +6,8 @@
 
 #include "base/format.h"
 #include "base/units.h"
-#include "daemon.h"
+#include "bench_node.h"
 #include "fill.h"
-#include "flash_place.h"
 #include "measure.h"
 #include "workload/content.h"
 
@@ -131,11 +130,10 @@ Status BenchPuts(BenchOptions& options) {
     std::size_t batch;
   };
   for (const Shape& shape : {Shape{"put_2MiB", 2u << 20, 1}, Shape{"put_16x64KiB", 64u << 10, 16}}) {
-    Result<Daemon> daemon = Daemon::Start(options.daemon, options.memory_dir, {"--memory", "1280MiB"});
+    Result<Daemon> daemon = StartNode(options, {"--memory", "1280MiB"});
     if (!daemon) return daemon.error();
     Result<Store> store = daemon->Connect();
     if (!store) return store.error();
-    if (Status grown = AwaitMemory(*store); !grown.ok()) return grown;
     Result<Namespace> ns = store->Attach(BenchNamespace(shape.block_bytes));
     if (!ns) return ns.error();
     PutBench bench(options, *store, *ns, shape.block_bytes, shape.batch);

@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "base/format.h"
+#include "bench_node.h"
 #include "child.h"
-#include "daemon.h"
 #include "fill.h"
 #include "measure.h"
 #include "strangers.h"
@@ -147,8 +147,7 @@ class StrangerBench {
  public:
   static Result<StrangerBench> Make(BenchOptions& options) {
     StrangerBench bench(options);
-    Result<Daemon> daemon =
-        Daemon::Start(options.daemon, options.memory_dir, {"--memory", "512MiB", "--log-level", "error"});
+    Result<Daemon> daemon = StartNode(options, {"--memory", "512MiB", "--log-level", "error"});
     if (!daemon) return Error(daemon.error());
     bench.daemon_.emplace(std::move(*daemon));
     Result<Store> store = bench.daemon_->Connect();

@@ -5,7 +5,7 @@
 
 #include "base/format.h"
 #include "base/units.h"
-#include "daemon.h"
+#include "bench_node.h"
 #include "flash_place.h"
 #include "measure.h"
 #include "workload/generator.h"
@@ -54,7 +54,7 @@ struct Replayed {
 
 // One replay through a node of its own.
 Status ReplayOnce(BenchOptions& options, std::vector<std::string> flags, Replayed& replayed) {
-  auto daemon = Daemon::Start(options.daemon, options.memory_dir, std::move(flags));
+  auto daemon = StartNode(options, std::move(flags));
   if (!daemon) return daemon.error();
   auto store = daemon->Connect();
   if (!store) return store.error();

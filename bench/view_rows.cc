@@ -10,8 +10,8 @@
 #include <atomic>
 
 #include "base/assert.h"
+#include "bench_node.h"
 #include "child.h"
-#include "daemon.h"
 #include "fill.h"
 #include "measure.h"
 #include "scratch_directory.h"
@@ -140,7 +140,7 @@ Status BenchViews(BenchOptions& options) {
   // First: this process has no threads of a node yet.
   if (Status status = futex.Start(); !status.ok()) return status;
   {
-    Result<Daemon> daemon = Daemon::Start(options.daemon, options.memory_dir, {"--memory", "512MiB"});
+    Result<Daemon> daemon = StartNode(options, {"--memory", "512MiB"});
     if (!daemon) return daemon.error();
     Result<Store> store = daemon->Connect();
     if (!store) return store.error();

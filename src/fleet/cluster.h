@@ -44,8 +44,8 @@ class Cluster final {
     std::uint64_t session = 0;  // closed loop alone
     std::uint32_t attempt = 0;
     std::uint32_t restarts = 0;  // because its node failed
-    NodeNumber node = 0;     // where it is, of all nodes
-    std::uint64_t turn = 0;  // by when it was sent there
+    NodeNumber node = 0;         // where it is, of all nodes
+    std::uint64_t turn = 0;      // by when it was sent there
     double sent_s = 0;
     double first_token_s = -1;  // when; below 0: not yet
     std::uint64_t loaded_tokens = 0;

@@ -213,9 +213,10 @@ void AddMetrics(MetricRegistry& registry, const CellParts& cell) {
                  [sharing = cell.sharing, read = shared.read] { return MetricValue(read(*sharing)); });
   AddFields(registry, "cell", kServed,
             [rails = cell.rails]() -> const RailCounters& { return rails->counters(); });
-  registry.Add("cell",
-               {"rail_threads", MetricKind::kGauge, "threads that carry blocks to other members and from them"},
-               [rails = cell.rails] { return MetricValue(std::uint64_t{rails->threads()}); });
+  registry.Add(
+      "cell",
+      {"rail_threads", MetricKind::kGauge, "threads that carry blocks to other members and from them"},
+      [rails = cell.rails] { return MetricValue(std::uint64_t{rails->threads()}); });
   registry.Add(
       "cell",
       {"served_paced", MetricKind::kCounter, "sends to other members that waited, because of cell_bandwidth"},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A stream in chunks of AES-128-GCM: what rails carry where a cell is protected, because it is several times
-// faster than TLS records of 16 KiB. Keys come from the TLS handshake of the same connection, one a direction,
-// and are used for nothing else.
+// faster than TLS records of 16 KiB. Keys come from the TLS handshake of the same connection, one a
+// direction, and are used for nothing else.
 //
 // A chunk is its length (4 bytes, little-endian, 1 to 65,536), so many bytes of ciphertext, and a tag of 16
 // bytes that covers both. Its nonce is the number of the chunk on this connection and direction (NIST SP

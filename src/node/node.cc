@@ -224,6 +224,7 @@ class Node::Core {
   Task<void> TearDown(Executor& executor);
   // What memory has of what it is to have. From any thread, while it serves.
   std::string MemoryText() const;
+  std::uint64_t PreparedBytes() const;
   std::string FlashText() const;
   // Takes a device of flash out of service or brings it back.
   Task<Status> ChangeDevice(std::string path, bool back);
@@ -595,6 +596,11 @@ std::string Node::Core::FlashText() const {
   return flash_ == nullptr ? std::string() : Text(", ", RoughSizeText(flash_->capacity_bytes()), " of flash");
 }
 
+std::uint64_t Node::Core::PreparedBytes() const {
+  const std::uint64_t headers = fault_in_ == nullptr ? 0 : fault_in_->headers_done();
+  return headers * arena::kHeaderSpanBytes;
+}
+
 std::string Node::Core::MemoryText() const {
   arena::RealWords words;
   const std::uint64_t has = arena::ServedHeaders(words, file_->arena()), wanted = wanted_headers_;
@@ -811,6 +817,7 @@ void Node::Core::FillRegistry() {
   AddAllMetrics(registry_, {.facts = facts_,
                             .uptime_us = [this] { return clock_.Now().UsSince(started_at_); },
                             .sleeps = [this] { return loop_->sleeps(); },
+                            .prepared_bytes = [this] { return PreparedBytes(); },
                             .tick_late_ns = tick_late_ns_,
                             .step_ns = loop_->step_ns(),
                             .slow_calls = &*slow_calls_,

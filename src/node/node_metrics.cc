@@ -48,6 +48,11 @@ void AddNodeMetrics(MetricRegistry& registry, const MetricSources& sources) {
         [facts] { return MetricValue(facts->warm_us); });
   registry.Add("node", {"sleeps", MetricKind::kCounter, "times that the core had nothing to do"},
                [sleeps = sources.sleeps] { return MetricValue(sleeps()); });
+  registry.Add("memory",
+               {"prepared_bytes", MetricKind::kGauge,
+                "of slots that the start has touched and moved into huge pages, where the system has any; "
+                "until it is wanted_bytes that takes a processor"},
+               [prepared = sources.prepared_bytes] { return MetricValue(prepared()); });
 }
 
 // Per byte of a record that was written for the first time, not moved.
@@ -122,6 +127,7 @@ std::string MetricsOfDocs() {
   AddAllMetrics(registry, {.facts = facts,
                            .uptime_us = [] { return 0; },
                            .sleeps = [] { return 0; },
+                           .prepared_bytes = [] { return 0; },
                            .tick_late_ns = tick_late_ns,
                            .step_ns = step_ns,
                            .slow_calls = nullptr,

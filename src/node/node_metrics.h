@@ -61,6 +61,7 @@ struct MetricSources {  // all borrowed
   const NodeFacts& facts;
   std::function<std::int64_t()> uptime_us;
   std::function<std::uint64_t()> sleeps;
+  std::function<std::uint64_t()> prepared_bytes;
   const Histogram& tick_late_ns;
   const Histogram& step_ns;
   const SlowCalls* slow_calls;
