@@ -600,7 +600,7 @@ void FaultIn::ForEach(Call call) const {
   for (std::uint32_t end = headers_; end > 0; end &= end - 1) {
     for (std::uint32_t header = end & (end - 1); header < end; ++header) {
       if (stop_.load(std::memory_order_relaxed)) return;
-      if (header < end_.load(std::memory_order_relaxed)) call(header);
+      call(header, header < end_.load(std::memory_order_relaxed));
     }
   }
 }
@@ -608,9 +608,13 @@ void FaultIn::ForEach(Call call) const {
 void FaultIn::Work() {
   HugePageProcess* const process = file_.huge_page_process();
   // Moving may wait for long.
-  if (process != nullptr) ForEach([&](std::uint32_t header) { file_.Touch(header, &stop_); });
-  ForEach([&](std::uint32_t header) {
-    file_.MakePresent(header, &stop_);
+  if (process != nullptr) {
+    ForEach([&](std::uint32_t header, bool wanted) {
+      if (wanted) file_.Touch(header, &stop_);
+    });
+  }
+  ForEach([&](std::uint32_t header, bool wanted) {
+    if (wanted) file_.MakePresent(header, &stop_);
     done_.fetch_add(1, std::memory_order_relaxed);
   });
   if (process == nullptr) return;

@@ -174,8 +174,9 @@ class FaultIn final {
   // `say` is told once, on that thread, how the process ended that nobody told to.
   FaultIn(const ArenaFile& file, std::uint32_t headers, std::function<void(const Status&)> say = nullptr);
   ~FaultIn();
-  // Headers that are done, but for those that were left out.
+  // Headers that are done, or were left out.
   std::uint32_t headers_done() const { return done_.load(std::memory_order_relaxed); }
+  std::uint32_t headers_left() const { return headers_ - headers_done(); }
   // Leaves out headers from this one on; a few megabytes of one may still be touched after the call.
   void EndAt(std::uint32_t headers) { end_.store(headers, std::memory_order_relaxed); }
 

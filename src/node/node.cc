@@ -597,8 +597,9 @@ std::string Node::Core::FlashText() const {
 }
 
 std::uint64_t Node::Core::PreparedBytes() const {
-  const std::uint64_t headers = fault_in_ == nullptr ? 0 : fault_in_->headers_done();
-  return headers * arena::kHeaderSpanBytes;
+  const std::uint64_t improved = parts_->store->resizer().improved();
+  const std::uint64_t left = fault_in_ == nullptr ? 0 : fault_in_->headers_left();
+  return (improved - std::min(left, improved)) * arena::kHeaderSpanBytes;
 }
 
 std::string Node::Core::MemoryText() const {

@@ -50,8 +50,8 @@ void AddNodeMetrics(MetricRegistry& registry, const MetricSources& sources) {
                [sleeps = sources.sleeps] { return MetricValue(sleeps()); });
   registry.Add("memory",
                {"prepared_bytes", MetricKind::kGauge,
-                "of slots that the start has touched and moved into huge pages, where the system has any; "
-                "until it is wanted_bytes that takes a processor"},
+                "of slots that were moved into huge pages, where the system has any; until that is "
+                "wanted_bytes it takes a processor"},
                [prepared = sources.prepared_bytes] { return MetricValue(prepared()); });
 }
 

@@ -50,8 +50,9 @@ Task<void> Resizer::Run(memory::ArenaBacking& backing, memory::Movers& movers) {
     } else if (wanted_ < served()) {
       co_await Shrink(backing, movers);
     } else if (improved_ < context_.slots.headers()) {
-      memory::CallJob improve(movers, [&backing, header = improved_++] { backing.Improve(header); });
+      memory::CallJob improve(movers, [&backing, header = improved_] { backing.Improve(header); });
       co_await improve;
+      ++improved_;
     } else {
       const Status waited = co_await changed_.Wait(context_.clock.Now().PlusUs(kLookUs));
       if (waited.ok() || stopping_ || served() == all) continue;

@@ -45,6 +45,9 @@ class Resizer final {
   bool out_of_memory() const { return short_; }
   // Headers that have memory.
   std::uint32_t served() const { return arena::ServedHeaders(context_.words, context_.slots.arena()); }
+  // Headers from the first on that are in huge pages, where the system has any; those of the start are once
+  // who touches them is done.
+  std::uint32_t improved() const { return improved_; }
 
   // Does what is wanted until Stop. `movers`, of their own, do what blocks.
   Task<void> Run(memory::ArenaBacking& backing, memory::Movers& movers);
@@ -70,7 +73,7 @@ class Resizer final {
   PartialCopies& partial_copies_;
   Room& room_;
   std::uint32_t wanted_;
-  std::uint32_t improved_;  // headers up to here are; those of the start by who touches them
+  std::uint32_t improved_;
   bool stopping_ = false;
   bool short_ = false;
   bool moving_ = false;
