@@ -280,6 +280,31 @@ TEST_F(ConversationsTest, WhoEndedAndComesBackHasWhatItWroteSinceAfterARestart) 
   EXPECT_EQ(End(kAnn), 6u);
 }
 
+TEST_F(ConversationsTest, PastTheBoundARestartForgetsTheConversationsThatWroteFirst) {
+  TestStoreOptions options;
+  options.store.max_noted_blocks = 4;
+  Make(options);
+  PutChain(1, 4);
+  Say(kAnn, 11, 14);
+  Drop(1);
+  Say(kBob, 21, 24);  // in the slots of those
+  Restart();
+  EXPECT_EQ(End(kAnn), 0u);
+  EXPECT_EQ(End(kBob), 4u);
+}
+
+TEST_F(ConversationsTest, PastTheBoundARestartKeepsEndsOfWhatItLeavesOut) {
+  TestStoreOptions options;
+  options.store.max_noted_blocks = 4;
+  Make(options);
+  Say(kAnn, 1, 2);
+  Say(kBob, 11, 12, 2);
+  EXPECT_EQ(End(kAnn), 0u);
+  Say(33, 21, 24);
+  Restart();
+  EXPECT_EQ(t->journal->conversation_ends(), 1u);
+}
+
 TEST_F(ConversationsTest, AnEndThatTheJournalDidNotTakeIsInItWithTheNextRecord) {
   Make();
   Say(kAnn, 1, 2);

@@ -13,10 +13,11 @@ namespace cistern::store {
 Task<void> RecoveredNotes::Make() {
   co_await FindEnds();
   const std::uint64_t nobody = co_await UnusedNumber();
-  for (; !state_.written.empty(); state_.written.pop_front()) {
+  // By their stamps, so that of the conversations the one that wrote last is the last to be forgotten.
+  while (!state_.written.empty()) {
     context_.steps.Count(4);
     if (context_.steps.Spent()) co_await Yield();
-    const RecoveryState::Written& one = state_.written.front();
+    const WrittenRecord& one = state_.written.TakeEarliest();
     const auto end = ends_.find({one.tree, one.conversation});
     const bool ended = end != ends_.end() && one.sequence < end->second.end.sequence;
     if (ended) end->second.needed = true;
@@ -26,6 +27,7 @@ Task<void> RecoveredNotes::Make() {
     if (copy && state_.BornOf(context_.forest, block, *copy) == one.born)
       context_.conversations.Wrote(one.tree, one.key, one.parent, ended ? nobody : one.conversation);
   }
+  state_.written.Clear();
   for (catalog::NoteId from = 0;;) {
     std::uint32_t budget = kSpentTouches / 2;
     const bool more = context_.conversations.RelateSome(&from, &budget);
@@ -47,7 +49,7 @@ Task<std::vector<catalog::ConversationEnd>> RecoveredNotes::NeededEnds() {
   for (const auto& [of, end] : ends_) {
     context_.steps.Count();
     if (context_.steps.Spent()) co_await Yield();
-    if (end.needed) needed.push_back(end.end);
+    if (end.needed || state_.written.left_out()) needed.push_back(end.end);
   }
   co_return needed;
 }
@@ -65,10 +67,11 @@ Task<void> RecoveredNotes::FindEnds() {
 // That no conversation has which wrote anything here.
 Task<std::uint64_t> RecoveredNotes::UnusedNumber() {
   std::uint64_t number = ~std::uint64_t{0};
-  for (std::size_t i = 0; !ends_.empty() && i < state_.written.size(); ++i) {
+  const std::vector<WrittenRecord>& written = state_.written.records();
+  for (std::size_t i = 0; !ends_.empty() && i < written.size(); ++i) {
     context_.steps.Count();
     if (context_.steps.Spent()) co_await Yield();
-    if (state_.written[i].conversation != number) continue;
+    if (written[i].conversation != number) continue;
     // Another one, and all are looked at anew.
     number = SplitMix(number) | 1;
     i = std::size_t{0} - 1;

@@ -25,7 +25,7 @@ class RecoveredNotes final {
 
   // Awaited once, when the records that do not stay are gone; state.written is empty then.
   Task<void> Make();
-  // Ends of which a record from before them was found: the others have nothing left to end.
+  // Ends of which a record from before them was found, or may have been: the others have nothing left to end.
   Task<std::vector<catalog::ConversationEnd>> NeededEnds();
 
  private:

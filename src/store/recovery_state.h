@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <string>
 #include <unordered_map>
@@ -15,6 +14,7 @@
 #include "catalog/slab.h"
 #include "memory/recovery.h"
 #include "residency/context.h"
+#include "store/written_records.h"
 
 namespace cistern::store {
 
@@ -26,7 +26,8 @@ struct RecoveryState {
         sequences(context.catalog.max_records()),
         born(context.options.max_lower_blocks > 0 ? parents.size() : 0),
         placed(born.size()),
-        placed_records(born.size() > 0 ? context.catalog.max_records() : 0) {}
+        placed_records(born.size() > 0 ? context.catalog.max_records() : 0),
+        written(context.options.max_noted_blocks) {}
 
   static catalog::KeyHash ParentKeyHash(catalog::TreeId tree, const BlockKey& parent) {
     return parent.none() ? 0 : catalog::KeyHashOf(tree, parent);
@@ -36,22 +37,11 @@ struct RecoveryState {
     return copy.record == catalog::kNoId ? born[block] : forest.record(copy.record).born;
   }
 
-  // A record that a conversation wrote.
-  struct Written {
-    catalog::TreeId tree;
-    std::uint16_t group;
-    BlockKey key;
-    BlockKey parent;
-    std::uint64_t born;
-    std::uint64_t conversation;
-    std::uint64_t sequence;  // of the stamp that says so
-  };
-
   // Notes which conversation wrote a found record (memory::RecoveredBlock, tier::TierEntry), if one did.
   template <class Found>
   void NoteWritten(catalog::TreeId tree, const Found& found) {
     if (found.conversation != 0)
-      written.push_back(
+      written.Note(
           {tree, found.group, found.key, found.parent, found.born, found.conversation, found.sequence});
   }
 
@@ -73,7 +63,7 @@ struct RecoveryState {
   std::unordered_map<catalog::BlockId, std::uint64_t>
       orphaned;                         // homes of orphans: by any drop of their namespace
   std::vector<catalog::BlockId> order;  // parents before children
-  std::deque<Written> written;          // whether the record stays or not
+  WrittenRecords written;               // whether the record stays or not
 };
 
 }  // namespace cistern::store
