@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/block_store.h"
 
+#include "base/staging_grace.h"
 #include "record/verified_copy.h"
 #include "store/block_store_fixture.h"
 
@@ -152,6 +153,29 @@ TEST_F(BlockStoreTest, R6ADifferenceToTheWritersChecksumsPublishesNothing) {
   EXPECT_EQ(t->slots->counts().used_slots, 0u);
   part.checksums[1] ^= 1;
   EXPECT_EQ(WriteOne(part).state, State::kPublished);
+}
+
+// Its caller fills the staging anew two seconds after the deadline: the copy may be of two contents.
+TEST_F(BlockStoreTest, R6ACopyThatEndsWhenItsStagingMayBeFilledAnewPublishesNothing) {
+  Make({.store = {.core_copy_bytes = 1}});
+  const auto copied_late = [&](PartWrite part, std::int64_t late_us) {
+    t->movers->paused = true;
+    auto writing = t->store->Write(Me(), ns.slot, {std::move(part)}, Soon());
+    while (t->movers->waiting.empty()) t->loop->Turn();
+    t->Advance(1'000'000 + late_us);
+    t->movers->paused = false;
+    t->movers->MoveOne(0);
+    return t->Run(std::move(writing))[0];
+  };
+  const PartOutcome late = copied_late(Part(1, {}, 70'000), kStagingGraceUs);
+  EXPECT_EQ(late.status.code(), Code::kTooLate) << late.status.ToString();
+  EXPECT_FALSE(Here(1));
+  EXPECT_EQ(t->slots->counts().used_slots, 0u);
+  EXPECT_EQ(copied_late(Part(1, {}, 70'000), kStagingGraceUs - 1).state, State::kPublished);
+  PartWrite compared = Part(2, {}, 70'000);
+  compared.checksums = {record::Crc32c(compared.from.data(), 65536),
+                        record::Crc32c(compared.from.data() + 65536, 70'000 - 65536)};
+  EXPECT_EQ(copied_late(compared, kStagingGraceUs).state, State::kPublished);
 }
 
 TEST_F(BlockStoreTest, LargeBatchesGoThroughMovers) {

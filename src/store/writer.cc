@@ -8,6 +8,7 @@
 
 #include "base/call_stations.h"
 #include "base/format.h"
+#include "base/staging_grace.h"
 #include "catalog/standing.h"
 #include "memory/movers.h"
 #include "store/shared_uses.h"
@@ -379,12 +380,19 @@ Task<void> Writer::CopyByMover(PartJob& job) {
 }
 
 // R6: the bytes copied are the bytes that the writer filled in, or no part of the put becomes visible.
-void Writer::Commit(PartJob& job) {
+void Writer::Commit(const WriteCall& call, PartJob& job) {
   catalog::Put& p = context_.pending[job.put];
   const std::uint64_t bit = 1ull << job.part.part;
   p.writing &= ~bit;
   if (p.state != catalog::Put::State::kOpen) {
     puts_.FreeSlot(job.put);
+    return;
+  }
+  if (job.part.checksums.empty() && context_.clock.Now() >= call.deadline.PlusUs(kStagingGraceUs)) {
+    job.outcome.status =
+        Status(Code::kTooLate, Text("block ", job.part.key.ToHex(), ": part ", job.part.part,
+                                    " was copied from its writer's staging when that might be filled anew"));
+    puts_.End(job.put, Code::kTooLate);
     return;
   }
   const std::uint32_t first = p.first_segment(job.part.part);
@@ -444,7 +452,7 @@ bool Writer::MayJoin(const WriteCall& call, PartJob& job) const {
 }
 
 Task<void> Writer::Finish(WriteCall& call, PartJob& job) {
-  Commit(job);
+  Commit(call, job);
   if (context_.pending[job.put].state == catalog::Put::State::kOpen &&
       call.refused.contains(job.part.parent)) {
     puts_.End(job.put, Code::kBusy);
