@@ -20,6 +20,7 @@
 #include <map>
 #include <optional>
 
+#include "server/closer.h"
 #include "server/test_server.h"
 #include "wire/match_wire.h"
 
@@ -177,6 +178,50 @@ TEST(Hello, R13ADescriptorThatIsLongInGoingKeepsNobodyWaiting) {
     server.Until([&] { return server.counters().sessions == 1; });
     EXPECT_EQ(CodeOf(honest.Do(honest.AcquireOf(1))), Code::kOk);
   }
+}
+
+// A connection that is made elsewhere, and its other end.
+Fd Adopted(TestServer& server) {
+  int ends[2];
+  CISTERN_ASSERT(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
+  server.server->Adopt(Fd(ends[0]));
+  return Fd(ends[1]);
+}
+
+TEST(Hello, R13StrangersWhoLeaveSomethingUnreadTakeNoSessionsPlace) {
+  TestServer server({.max_sessions = 2});
+  Lingering sent;
+  const Fd first = Adopted(server);
+  ASSERT_EQ(SendAlong(first.get(), RawClient::NewHello(), sent.connection.get()), 0);
+  sent.connection.Close();
+  server.Until([&] { return server.counters().refused == 1; });
+  std::vector<Fd> strangers;
+  for (std::uint64_t i = 2; i <= 12; ++i) {
+    strangers.push_back(Adopted(server));
+    const std::array<char, 2> messages = {'a', 'b'};
+    for (const char& message : messages) ASSERT_EQ(send(strangers.back().get(), &message, 1, 0), 1);
+    server.Until([&] { return server.counters().refused == i; });
+  }
+  EXPECT_EQ(RawClient::In(server).code(), Code::kOk);
+}
+
+TEST(Hello, R13NobodyIsAcceptedWhileTooManyStrangersAreLetGoOf) {
+  TestServer server;
+  std::vector<Lingering> sent(Closer::kMaxStrangers);
+  std::vector<Fd> strangers;
+  for (Lingering& along : sent) {
+    strangers.push_back(Adopted(server));
+    ASSERT_EQ(SendAlong(strangers.back().get(), RawClient::NewHello(), along.connection.get()), 0);
+    along.connection.Close();
+    server.Until([&] { return server.counters().refused == strangers.size(); });
+  }
+  RawClient waiting(server);
+  waiting.Send(RawClient::NewHello());
+  server.Settle();
+  EXPECT_EQ(server.counters().sessions, 0u);
+  sent.clear();
+  waiting.TakeWelcome();
+  EXPECT_EQ(waiting.code(), Code::kOk);
 }
 
 TEST(Hello, AnotherVersionIsToldBothVersions) {
