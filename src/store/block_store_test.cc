@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/block_store.h"
 
+#include <algorithm>
+#include <array>
+#include <cstring>
+
 #include "base/staging_grace.h"
 #include "record/verified_copy.h"
 #include "store/block_store_fixture.h"
+#include "store/open_puts.h"
 
 namespace cistern::store {
 namespace {
@@ -187,6 +192,44 @@ TEST_F(BlockStoreTest, LargeBatchesGoThroughMovers) {
   EXPECT_EQ(outcomes[1].state, State::kPublished);
   EXPECT_EQ(t->movers->jobs, 2u);
   EXPECT_TRUE(Exact(3, 700'000));
+}
+
+// Keys of one hash, as anybody can write them down: the first half of what XXH3 adds up for 32 bytes is zero
+// whatever the second word is.
+BlockKey KeyOfOneHash(std::uint64_t n) {
+  constexpr std::array<std::uint8_t, 8> kOfSecret = {0xb8, 0xfe, 0x6c, 0x39, 0x23, 0xa4, 0x4b, 0xbe};
+  BlockKey key;
+  key.length = 32;
+  std::ranges::copy(kOfSecret, key.bytes.begin());
+  std::memcpy(&key.bytes[8], &n, sizeof(n));
+  return key;
+}
+
+TEST_F(BlockStoreTest, P5KeysOfOneHashAreFewAndCostNoStepMoreThanItsBound) {
+  Make();
+  std::uint64_t next = 0;
+  const auto put = [&](bool held) {
+    PartWrite part = Part(1000 + next, {}, 64);
+    part.key = KeyOfOneHash(++next);
+    part.held = held;
+    return WriteOne(part);
+  };
+  ASSERT_EQ(KeyOfOneHash(1).Hash(), KeyOfOneHash(2).Hash());
+  const std::uint32_t most = OpenPuts::kMostOfOneHash;
+  for (std::uint32_t i = 0; i < most; ++i) ASSERT_EQ(put(false).state, State::kPublished) << i;
+  const PartOutcome refused = put(false);
+  EXPECT_EQ(refused.status.code(), Code::kBusy);
+  EXPECT_NE(refused.status.message().find("have the hash of its key"), std::string_view::npos)
+      << refused.status.ToString();
+  EXPECT_EQ(Put(1, {}), State::kPublished) << "nobody else is meant";
+  t->store->TakeLongestStep();
+  std::vector<BlockKey> keys;
+  for (std::uint64_t n = 1; n <= most; ++n) keys.push_back(KeyOfOneHash(n));
+  ASSERT_TRUE(t->Run(t->store->Drop(ns.slot, keys)).has_value());
+  EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
+  for (std::uint32_t i = 0; i < most; ++i) ASSERT_EQ(put(true).state, State::kPending) << i;
+  EXPECT_EQ(put(true).status.code(), Code::kBusy) << "pending ones count as well";
+  EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
 }
 
 TEST_F(BlockStoreTest, SessionsPendingPutsEndWithTheLastOfTheirOwner) {

@@ -276,6 +276,10 @@ residency::Step Writer::JoinPut(const catalog::Caller& caller, WriteCall& call, 
       job.outcome.status = Status(Code::kBusy, PendingFull(caller.owner));
       return residency::Step::kDone;
     }
+    if (job.outcome.status = puts_.CheckHash(tree, part.key); !job.outcome.status.ok()) {
+      context_.counters.busy.Add();
+      return residency::Step::kDone;
+    }
     put = context_.pending.Add(name, part.parent, record_bytes,
                                context_.clock.Now().PlusUs(context_.options.pending_us));
     catalog::Put& p = context_.pending[put];
