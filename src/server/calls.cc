@@ -319,7 +319,7 @@ Task<Answer> Calls::Attach(Session& session, const wire::Submission& call, CallS
     if (!agreed.ok()) co_return Fail(session, call, agreed);
   }
   const auto if_new = head.flags == wire::kAttachKnown ? store::IfNew::kRefuse : store::IfNew::kMake;
-  Task<Result<store::Attached>> attaching = store_.Attach(*spec, session.caller, if_new);
+  Task<Result<store::Attached>> attaching = store_.Attach(*spec, session.caller, if_new, DeadlineOf(executor_, call));
   Result<store::Attached> attached = Error(Code::kMiss, "");
   {
     const AtStation at(attaching.done() ? nullptr : &stations, Station::kJournal);
