@@ -229,8 +229,7 @@ Result<store::PartWrite> PartOf(std::span<const std::shared_ptr<memory::StagingA
 
 }  // namespace
 
-Task<Status> Calls::TakeWrites(Session& session,
-                               std::span<const std::shared_ptr<memory::StagingArea>> staging,
+Task<Status> Calls::TakeWrites(Session& session, std::vector<std::shared_ptr<memory::StagingArea>>& read,
                                const wire::Submission& call, Arguments& arguments,
                                std::vector<store::PartWrite>& parts) {
   Status fits = CheckWriteCount(call);
@@ -250,8 +249,10 @@ Task<Status> Calls::TakeWrites(Session& session,
         co_await Yield();
         copied = 0;
       }
-      Result<store::PartWrite> part = PartOf(staging, item, arguments, item_bytes);
+      Result<store::PartWrite> part = PartOf(session.staging, item, arguments, item_bytes);
       if (!part) co_return std::move(part.error());
+      const std::shared_ptr<memory::StagingArea>& area = session.staging[item.staging_area];
+      if (std::ranges::find(read, area) == read.end()) read.push_back(area);
       part->conversation = call.b;
       copied += sizeof(*part) + part->checksums.size() * sizeof(std::uint32_t);
       parts.push_back(std::move(*part));
@@ -319,7 +320,8 @@ Task<Answer> Calls::Attach(Session& session, const wire::Submission& call, CallS
     if (!agreed.ok()) co_return Fail(session, call, agreed);
   }
   const auto if_new = head.flags == wire::kAttachKnown ? store::IfNew::kRefuse : store::IfNew::kMake;
-  Task<Result<store::Attached>> attaching = store_.Attach(*spec, session.caller, if_new, DeadlineOf(executor_, call));
+  Task<Result<store::Attached>> attaching =
+      store_.Attach(*spec, session.caller, if_new, DeadlineOf(executor_, call));
   Result<store::Attached> attached = Error(Code::kMiss, "");
   {
     const AtStation at(attaching.done() ? nullptr : &stations, Station::kJournal);
@@ -562,8 +564,8 @@ Task<Answer> Calls::Write(Session& session, const wire::Submission& call, CallSt
   Arguments checksums{{}};
   std::vector<store::PartWrite> parts;
   // Kept until the write has let go of the bytes, though the session gives an area back meanwhile.
-  const std::vector<std::shared_ptr<memory::StagingArea>> staging = session.staging;
-  Status status = co_await TakeWrites(session, staging, call, checksums, parts);
+  std::vector<std::shared_ptr<memory::StagingArea>> read;
+  Status status = co_await TakeWrites(session, read, call, checksums, parts);
   if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
   if (!status.ok()) co_return Fail(session, call, status);
   std::vector<store::PartOutcome> outcomes;

@@ -457,6 +457,24 @@ TEST(StagingAreas, P5WhatIsBeingMadeForAnOwnerCountsAsItsOwn) {
   EXPECT_EQ(server.counters().staging_bytes, 10u << 20);
 }
 
+TEST(StagingAreas, AWriteKeepsTheAreaThatItReadsAndNoOther) {
+  TestServer server({.session_staging_bytes = 2u << 20});
+  RawClient client = RawClient::In(server);
+  client.Attach();
+  client.Send(wire::MoreStaging{.bytes = 1u << 20});
+  wire::StagingGrant grant;
+  EXPECT_EQ(client.Receive(grant).size(), 1u);
+  const std::uint64_t both = server.counters().staging_bytes;
+  server.movers->hold = true;
+  client.Push(client.Put(1, 0, kMovedBlock));
+  server.Until([&] { return !server.movers->held.empty(); });
+  client.Send(wire::ReturnStaging{.area = 1});
+  server.Settle();
+  EXPECT_EQ(server.counters().staging_bytes, both - grant.bytes);
+  server.movers->LetGo();
+  EXPECT_EQ(CodeOf(client.Answer()), Code::kOk);
+}
+
 TEST(StagingAreas, P5TheyTakeNoDescriptorOfTheNode) {
   const auto descriptors = [] {
     const std::filesystem::directory_iterator open("/proc/self/fd");
