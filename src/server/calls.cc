@@ -490,7 +490,9 @@ Task<Answer> Calls::Acquire(Session& session, const wire::Submission& call, Call
     const wire::ViewItem item = ItemOf(grant->views[i]);
     std::memcpy(room.data() + i * sizeof(item), &item, sizeof(item));
   }
-  co_return Answer{.reply_bytes = static_cast<std::uint32_t>(reply_bytes), .a = grant->lease};
+  co_return Answer{.reply_bytes = static_cast<std::uint32_t>(reply_bytes),
+                   .a = grant->lease,
+                   .b = static_cast<std::uint64_t>(grant->ends.ns)};
 }
 
 bool Calls::MayBring(std::uint32_t slot, std::span<const catalog::BlockName> blocks) const {
@@ -549,10 +551,12 @@ std::optional<Answer> Calls::AcquireInStep(Session& session, const wire::Submiss
     if (!Take(item, names[i]).ok()) return std::nullopt;
   }
   std::array<wire::ViewItem, store::kAtOnce> views;
+  const Instant ends = executor_.Now().PlusUs(static_cast<std::int64_t>(call.a));
   const auto lease = AcquireAtOnce(session, call.namespace_slot, call.incarnation,
                                    std::span(names).first(count), static_cast<std::int64_t>(call.a), views);
   if (!lease) return std::nullopt;
-  return Reply(session, call, std::as_bytes(std::span(views).first(count)), Answer{.a = *lease});
+  return Reply(session, call, std::as_bytes(std::span(views).first(count)),
+               Answer{.a = *lease, .b = static_cast<std::uint64_t>(ends.ns)});
 }
 
 Answer Calls::Release(Session& session, const wire::Submission& call) {

@@ -690,6 +690,26 @@ TEST(Calls, HintsOfAMatchAreCheckedAndChangeNoAnswer) {
   refused(hold, "flags 64");
 }
 
+// The call itself may have taken longer than the lease lasts.
+TEST(Calls, AnAcquireSaysWhenItsLeaseEnds) {
+  TestServer server;
+  RawClient client = RawClient::In(server);
+  client.Attach();
+  ASSERT_EQ(CodeOf(client.Do(client.Put(1, 0, kBlock))), Code::kOk);
+  const std::vector<wire::BlockItem> many(store::kAtOnce + 1, wire::BlockItem{.key = RawClient::Key(1)});
+  for (const bool in_step : {true, false}) {
+    wire::Submission acquire = in_step
+                                   ? client.AcquireOf(1)
+                                   : client.With(wire::Op::kAcquire, std::span<const wire::BlockItem>(many));
+    acquire.a = 1'000'000;
+    const Instant asked = server.clock.Now();
+    const wire::Completion granted = client.Do(acquire);
+    ASSERT_NE(granted.a, 0u);
+    EXPECT_GE(granted.b, static_cast<std::uint64_t>(asked.PlusUs(1'000'000).ns));
+    EXPECT_LE(granted.b, static_cast<std::uint64_t>(server.clock.Now().PlusUs(1'000'000).ns));
+  }
+}
+
 TEST(Calls, ANodeOfMemoryAloneSaysThatItHasNoLowerTier) {
   TestServer server;
   RawClient client = RawClient::In(server);
