@@ -147,6 +147,19 @@ TEST_F(BlockStoreTest, HeldPutsArePublishedOrAbandonedByTheirOwnerAlone) {
   EXPECT_EQ(t->slots->counts().used_slots, 1u);
 }
 
+TEST_F(BlockStoreTest, APutOfSeveralPartsThatIsPresentIsOne) {
+  Make({}, TwoParts());
+  const auto write = [&] {
+    PartWrite first = Part(1, {}, 70'000), second = Part(1, {}, 5'000);
+    second.part = 1;
+    second.put_id = first.put_id;
+    return Write({first, second}, Me());
+  };
+  EXPECT_EQ(write()[1].state, State::kPublished);
+  for (const PartOutcome& outcome : write()) EXPECT_EQ(outcome.state, State::kPresent);
+  EXPECT_EQ(t->store->counters().present.value(), 1u);
+}
+
 TEST_F(BlockStoreTest, R6ADifferenceToTheWritersChecksumsPublishesNothing) {
   Make();
   PartWrite part = Part(1, {}, 70'000);

@@ -257,7 +257,7 @@ residency::Step Writer::JoinPut(const catalog::Caller& caller, WriteCall& call, 
     if (copy && catalog::Catalog::Expired(copy->expiry, now_s)) {
       deletions_.Cut(block, residency::LossReason::kExpired);
     } else if (copy) {
-      context_.counters.present.Add();
+      if (part.part == 0) context_.counters.present.Add();  // each part of a put comes here
       if (lower_.present()) uses_.UseBlock(block);
       if (part.conversation != 0) context_.conversations.Uses(tree, part.key, part.conversation);
       job.outcome.state = PartOutcome::State::kPresent;
