@@ -36,7 +36,8 @@ class [[nodiscard]] Ticket {
   Ticket& operator=(Ticket&&) noexcept = default;
 
   bool ready() { return value_.has_value() || call_->Ready(); }
-  // The answer; blocks at most until the call's deadline (kTooLate). To be called once.
+  // The answer; blocks at most until the call's deadline (kTooLate), for a write from the caller's own
+  // Staging two seconds longer. To be called once.
   Result<T> Wait() { return value_ ? std::move(*value_) : call_->Wait(); }
   // As Store::Poll reports it; 0 for what was answered at once.
   std::uint64_t id() const { return call_ ? call_->id() : 0; }

@@ -26,6 +26,7 @@ namespace cistern::admin {
 namespace {
 
 constexpr int kBacklog = 128;
+constexpr int kAcceptsATurn = 16;
 constexpr std::int64_t kLeaveUs = 1'000'000;  // for the other side to close, once it has its answer
 constexpr std::int64_t kPauseUs = 100'000;
 
@@ -123,7 +124,7 @@ class HttpServer::Connections final {
 
   struct Connection {
     enum class State : std::uint8_t { kAsks, kWaits, kTakes, kLeaves } state = State::kAsks;
-    Fd socket;
+    Fd socket;          // none: it hung up, and its answer is still to come
     std::string bytes;  // of the request, then of the answer
     std::size_t sent = 0;
     bool head = false;
@@ -150,7 +151,7 @@ class HttpServer::Connections final {
   }
 
   void Accept() {
-    for (;;) {
+    for (int i = 0; i < kAcceptsATurn; ++i) {
       Fd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!socket.valid()) {
         // Without descriptors it would be asked again and again.
@@ -164,8 +165,10 @@ class HttpServer::Connections final {
         if (send(socket.get(), kFull.data(), kFull.size(), MSG_NOSIGNAL) < 0) continue;
         continue;
       }
-      connections_.emplace(++last_id_,
-                           Connection{.socket = std::move(socket), .ends = clock_.Now().PlusUs(kRequestUs)});
+      const auto made = connections_.emplace(
+          ++last_id_, Connection{.socket = std::move(socket), .ends = clock_.Now().PlusUs(kRequestUs)});
+      // At once: who has asked is not to make room for who comes next.
+      Read(made.first->first, made.first->second);
     }
   }
 
@@ -185,7 +188,7 @@ class HttpServer::Connections final {
       const auto next = std::next(at);
       Connection& connection = at->second;
       if (connection.ends <= now) {
-        if (connection.state == Connection::State::kWaits) {
+        if (connection.state == Connection::State::kWaits && connection.socket.valid()) {
           Tell(at->first, {.status = 503,
                            .body = Text("the core did not answer in ", kAnswerUs / 1'000'000,
                                         " s; /healthz says whether it turns\n")});
@@ -204,7 +207,7 @@ class HttpServer::Connections final {
       case Connection::State::kAsks: Read(id, found->second); break;
       case Connection::State::kTakes: Send(id, found->second); break;
       case Connection::State::kLeaves: Leave(id, found->second); break;
-      case Connection::State::kWaits: connections_.erase(found); break;  // it hung up
+      case Connection::State::kWaits: found->second.socket = Fd(); break;  // it hung up
     }
   }
 
@@ -245,13 +248,14 @@ class HttpServer::Connections final {
       answers.swap(mail_->answers);
     }
     for (auto& [id, answer] : answers) {
-      if (Waits(id)) Tell(id, answer());
+      const auto found = connections_.find(id);
+      if (found == connections_.end() || found->second.state != Connection::State::kWaits) continue;
+      if (found->second.socket.valid()) {
+        Tell(id, answer());
+      } else {
+        connections_.erase(found);
+      }
     }
-  }
-
-  bool Waits(std::uint64_t id) const {
-    const auto found = connections_.find(id);
-    return found != connections_.end() && found->second.state == Connection::State::kWaits;
   }
 
   void Tell(std::uint64_t id, const HttpAnswer& answer) {

@@ -2,6 +2,7 @@
 // The node's HTTP port: a thread of its own that takes connections, reads one request of each and sends the
 // answer. It waits for nobody: a request that is not there in 5 s, an answer that is not made in 2 s or not
 // taken in 10 s ends the connection; of more than 32 connections the oldest that has asked for nothing goes.
+// Who asked and hung up counts until the answer is made: hanging up makes nobody more to do.
 #pragma once
 
 #include <cstdint>

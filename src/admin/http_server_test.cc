@@ -3,8 +3,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
+#include <atomic>
+#include <latch>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "admin/heartbeat.h"
@@ -72,6 +76,63 @@ TEST(HttpServer, P5WhoConnectsAndAsksNothingMakesRoomForWhoDoes) {
   EXPECT_EQ(ReceiveAll(idle.front()), "");  // it was let go of
 }
 
+// Closed so that the other side is told at once, with what it has sent on its way.
+void Reset(Fd socket) {
+  const linger at_once{.l_onoff = 1, .l_linger = 0};
+  ASSERT_EQ(setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)), 0);
+}
+
+TEST(HttpServer, P5WhoHangsUpBeforeHisAnswerKeepsHisPlaceUntilItIsMade) {
+  std::mutex mutex;
+  std::vector<HttpServer::Reply> kept;
+  const auto server = ServerOf([&](const HttpRequest& request, HttpServer::Reply reply) {
+    if (request.path == "/fast") return Echo(request, std::move(reply));
+    std::lock_guard lock(mutex);
+    kept.push_back(std::move(reply));
+  });
+  const std::string at = server->address().ToText();
+  const auto asked = [&] {
+    std::lock_guard lock(mutex);
+    return kept.size();
+  };
+  for (std::size_t i = 0; i < HttpServer::kMaxConnections; ++i) {
+    Fd socket = ConnectTo(at);
+    ASSERT_TRUE(SendAll(socket, "GET /slow HTTP/1.1\r\n\r\n"));
+    while (asked() == i) std::this_thread::yield();
+    Reset(std::move(socket));
+  }
+  EXPECT_EQ(Get(at, "/slow").status, 503) << "nobody left that could make room";
+  EXPECT_EQ(asked(), HttpServer::kMaxConnections);
+  for (const HttpServer::Reply& reply : kept) reply([] { return HttpAnswer{.body = "nobody's"}; });
+  EXPECT_EQ(Get(at, "/fast").body, "/fast");
+}
+
+TEST(HttpServer, P5OfManyWhoAskAtOnceNoneIsLetGoOfUnanswered) {
+  std::latch busy(1), go_on(1);
+  const auto server = ServerOf([&](const HttpRequest& request, HttpServer::Reply reply) {
+    if (request.path == "/first") {
+      busy.count_down();
+      go_on.wait();
+    }
+    Echo(request, std::move(reply));
+  });
+  const std::string at = server->address().ToText();
+  const auto ask = [&](std::string_view path) {
+    Fd socket = ConnectTo(at);
+    EXPECT_TRUE(SendAll(socket, "GET " + std::string(path) + " HTTP/1.1\r\n\r\n"));
+    return socket;
+  };
+  std::vector<Fd> asking;
+  asking.push_back(ask("/first"));
+  busy.wait();
+  for (std::size_t i = 0; i < HttpServer::kMaxConnections + 8; ++i) asking.push_back(ask("/then"));
+  go_on.count_down();
+  for (const Fd& socket : asking) {
+    const int status = AnsweredWith(ReceiveAll(socket)).status;
+    EXPECT_TRUE(status == 200 || status == 503) << status;
+  }
+}
+
 TEST(HttpServer, AnAnswerThatIsNotMadeIsUnavailableAndALateOneIsNobodys) {
   std::mutex mutex;
   std::vector<HttpServer::Reply> kept;
@@ -119,6 +180,67 @@ TEST(Pages, SayWhyThereIsNothingToRead) {
   EXPECT_EQ(Get(at, "/healthz").status, 200);
   EXPECT_EQ(Get(at, "/etc/passwd").status, 404);
   EXPECT_EQ(Get(at, "/../metrics").status, 404);
+}
+
+// What the core was asked to read, and has not read yet.
+class CoreReads {
+ public:
+  bool Read(std::function<void(MetricSnapshot)> done) {
+    std::lock_guard lock(mutex_);
+    asked_.push_back(std::move(done));
+    return true;
+  }
+  std::size_t asked() {
+    std::lock_guard lock(mutex_);
+    return asked_.size();
+  }
+  void Answer(std::size_t which) {
+    std::unique_lock lock(mutex_);
+    const std::function<void(MetricSnapshot)> done = std::move(asked_.at(which));
+    lock.unlock();
+    done({});
+  }
+  void Drop() {
+    std::vector<std::function<void(MetricSnapshot)>> dropped;
+    std::lock_guard lock(mutex_);
+    dropped.swap(asked_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::function<void(MetricSnapshot)>> asked_;
+};
+
+TEST(Pages, P5TheCoreReadsOnceAtATimeForAllWhoWait) {
+  MetricRegistry registry;
+  CoreReads core;
+  std::atomic<std::size_t> requests = 0;
+  HttpServer::Handler pages = MakePages({.registry = registry,
+                                         .read = [&](auto done) { return core.Read(std::move(done)); },
+                                         .alive = [] { return Status(); },
+                                         .ready = [] { return Result<std::string>("ready"); }});
+  auto server = ServerOf([&](const HttpRequest& request, HttpServer::Reply reply) {
+    pages(request, std::move(reply));
+    ++requests;
+  });
+  std::vector<Fd> waiting;
+  for (std::size_t i = 1; i <= 5; ++i) {
+    waiting.push_back(ConnectTo(server->address().ToText()));
+    ASSERT_TRUE(SendAll(waiting.back(), "GET /metrics HTTP/1.1\r\n\r\n"));
+    while (requests < i) std::this_thread::yield();
+  }
+  EXPECT_EQ(core.asked(), 1u);
+  core.Answer(0);
+  EXPECT_EQ(AnsweredWith(ReceiveAll(waiting[0])).status, 200);
+  EXPECT_EQ(core.asked(), 2u) << "what came meanwhile is read for together, afterwards";
+  core.Answer(1);
+  for (std::size_t i = 1; i < 5; ++i) EXPECT_EQ(AnsweredWith(ReceiveAll(waiting[i])).status, 200);
+  EXPECT_EQ(core.asked(), 2u);
+  const Fd last = ConnectTo(server->address().ToText());
+  ASSERT_TRUE(SendAll(last, "GET /status HTTP/1.1\r\n\r\n"));
+  while (requests < 6) std::this_thread::yield();
+  core.Drop();
+  EXPECT_EQ(AnsweredWith(ReceiveAll(last)).body, "the node ends\n");
 }
 
 }  // namespace

@@ -98,11 +98,24 @@ class Catalog final {
   // The block of a key that stands; kNoId for none. `unsure`, when not null, is set where a step cannot tell
   // because blocks are being collected: the result is then kNoId as well.
   BlockId Find(TreeId tree, const BlockKey& key, bool* unsure = nullptr) {
-    return IfStanding(forest_.Find(tree, key), unsure);
+    const std::uint64_t looks = forest_.looks();
+    const BlockId block = forest_.Find(tree, key);
+    CountLooks(forest_.looks() - looks);
+    return IfStanding(block, unsure);
   }
   // The block of a key hash, after a yield: it was found by its key before.
   BlockId FindKeyHash(TreeId tree, KeyHash key_hash, bool* unsure = nullptr) {
-    return IfStanding(forest_.FindKeyHash(tree, key_hash), unsure);
+    const std::uint64_t looks = forest_.looks();
+    const BlockId block = forest_.FindKeyHash(tree, key_hash);
+    CountLooks(forest_.looks() - looks);
+    return IfStanding(block, unsure);
+  }
+  // How many blocks have the key's hash, at most `most`.
+  std::uint32_t CountKeyHash(KeyHash key_hash, std::uint32_t most) {
+    const std::uint64_t looks = forest_.looks();
+    const std::uint32_t count = forest_.CountKeyHash(key_hash, most);
+    CountLooks(forest_.looks() - looks);
+    return count;
   }
   // Prefetches the first of the names together: each takes two or three cache misses in a row, all of them
   // hardly longer than one. kNoId as well, while blocks are being collected, past what the step has left.
@@ -137,6 +150,7 @@ class Catalog final {
 
  private:
   BlockId IfStanding(BlockId block, bool* unsure = nullptr);
+  void CountLooks(std::uint64_t looks);
 
   const Clock& clock_;
   arena::Words& words_;

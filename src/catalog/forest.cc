@@ -40,6 +40,7 @@ BlockId Forest::OrphansOf(TreeId tree) {
 
 BlockId Forest::Find(TreeId tree, const BlockKey& key, KeyHash key_hash) const {
   return table_.Find(key_hash, [&](BlockId id) {
+    ++looks_;
     const Block& b = blocks_[id];
     return b.key_hash() == key_hash && b.tree == tree && MayHaveKey(id, key);
   });
@@ -47,9 +48,20 @@ BlockId Forest::Find(TreeId tree, const BlockKey& key, KeyHash key_hash) const {
 
 BlockId Forest::FindKeyHash(TreeId tree, KeyHash key_hash) const {
   return table_.Find(key_hash, [&](BlockId id) {
+    ++looks_;
     const Block& b = blocks_[id];
     return b.key_hash() == key_hash && b.tree == tree;
   });
+}
+
+std::uint32_t Forest::CountKeyHash(KeyHash key_hash, std::uint32_t most) const {
+  std::uint32_t count = 0;
+  table_.Find(key_hash, [&](BlockId id) {
+    ++looks_;
+    count += blocks_[id].key_hash() == key_hash;
+    return count == most;
+  });
+  return count;
 }
 
 // True if each record that knows its key agrees.

@@ -243,6 +243,10 @@ class Forest final {
   std::uint32_t blocks() const { return blocks_.size(); }
   // Places in the table that Add has changed so far: in waves, so that each costs a fraction of a touch.
   std::uint64_t moved() const { return table_.moved(); }
+  // Blocks that were looked at so far because they may have had the key or key hash asked for.
+  std::uint64_t looks() const { return looks_; }
+  // How many blocks have this key hash, of any tree; `most` where there are more.
+  std::uint32_t CountKeyHash(KeyHash key_hash, std::uint32_t most) const;
   // Memory of the table of blocks.
   std::size_t table_bytes() const { return table_.bytes(); }
   std::uint32_t trees() const { return static_cast<std::uint32_t>(trees_.size()); }
@@ -324,6 +328,7 @@ class Forest final {
   Slab<Record> records_;
   std::unordered_map<TreeId, IncarnationTree> trees_;
   TreeId next_tree_ = 0;
+  mutable std::uint64_t looks_ = 0;
   IdTable table_;
   LazyArray<std::uint32_t> at_;  // by unit: the record, plus one
   std::uint64_t serials_ = 0;

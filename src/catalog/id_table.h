@@ -8,7 +8,7 @@
 //
 // The bits of an entry that no id needs hold some of the key hash's, so that an entry of another key hash is
 // rarely looked into further. Key hashes made equal on purpose make one subtable long and slow, and have no
-// other effect.
+// other effect: the store bounds how many blocks have one (OpenPuts::CheckHash).
 #pragma once
 
 #include <algorithm>

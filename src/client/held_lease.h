@@ -15,7 +15,7 @@ namespace cistern::client {
 
 class HeldLease final : public internal::LeaseState {
  public:
-  // `deadline_ns` counts from before the node granted it, so it never ends later than the node's.
+  // `deadline_ns` is the node's, or counts from before the node granted it, so it never ends later than that.
   // `strict`: its namespace is, so that it holds no longer than the node's membership of its cell.
   HeldLease(std::shared_ptr<Channel> channel, bool strict, std::uint64_t lease, std::int64_t deadline_ns)
       : channel_(std::move(channel)), strict_(strict), lease_(lease), deadline_ns_(deadline_ns) {}

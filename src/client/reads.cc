@@ -263,7 +263,8 @@ Ticket<Lease> Client::Acquire(const Namespace& ns, std::span<const BlockRef> blo
                     const Call& answered, const wire::Completion& completion) -> Result<Lease> {
     const std::span<const std::byte> views = answered.reply(completion);
     PrefetchLines(views.data(), views.size(), false);
-    return Granted(answered.channel(), strict, completion.a, ends_ns, views, count);
+    const std::int64_t told_ns = static_cast<std::int64_t>(completion.b);
+    return Granted(answered.channel(), strict, completion.a, told_ns > 0 ? told_ns : ends_ns, views, count);
   };
   return Ask<Lease>(std::move(*call), request, items.used(), std::move(decode));
 }

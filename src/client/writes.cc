@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/fence.h"
+#include "base/staging_grace.h"
 #include "client/client.h"
 #include "client/conversation_number.h"
 #include "client/parts.h"
@@ -14,10 +15,6 @@
 namespace cistern::client {
 
 namespace {
-
-// A write from the caller's own staging is answered when the node has let go of the bytes, which may be a
-// copy later than the deadline: the caller fills them anew after that.
-constexpr std::int64_t kStagingGraceNs = 2'000'000'000;
 
 // A sleeping core takes about as long to wake as this takes to copy. From when no more is left, the call is
 // announced again and again, more often than the core falls asleep.
@@ -196,7 +193,7 @@ Ticket<WriteResult> Client::Write(const Namespace& ns, std::span<const BlockWrit
   if (status = batch.Place(request.deadline_ns); !status.ok()) return Failed<WriteResult>(std::move(status));
   // What was copied is the library's, and kept until the node has answered, whether or not it is waited for.
   request.answered_late = !batch.from_callers_staging();
-  if (batch.from_callers_staging()) request.grace_ns = kStagingGraceNs;
+  if (batch.from_callers_staging()) request.grace_ns = kStagingGraceUs * 1000;
   const std::uint64_t reply_bytes = blocks.size() * sizeof(wire::WriteReplyItem) + wire::kMaxReplyMessage;
   Result<Call> call = parts_->channel->Reserve(std::max(batch.args_bytes(), reply_bytes));
   if (!call) return Failed<WriteResult>(std::move(call.error()));

@@ -119,7 +119,7 @@ constexpr Shared kShared[] = {
      [](const Sharing& s) { return s.giver().counters().blocks.value(); },
      "blocks that other members have taken from this one while it drained"},
     {"given_bytes", MetricKind::kCounter, [](const Sharing& s) { return s.giver().counters().bytes.value(); },
-     "of their bodies"},
+     "of their bodies in the full group"},
     {"refused_gifts", MetricKind::kCounter,
      [](const Sharing& s) { return s.giver().counters().refused.value(); },
      "offers of blocks to a member that it did not take, or not all of them"},

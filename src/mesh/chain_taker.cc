@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "base/limits.h"
@@ -136,7 +137,8 @@ Task<OfferReply> ChainTaker::Take(std::uint64_t peer, Offer offer, Instant deadl
     const std::uint32_t age = offer.ages[block < before ? 0 : block - before];
     run->ages.push_back(parts_.role == Role::kStore && age != UINT32_MAX ? 0 : age);
   }
-  const std::uint64_t fixed = entry->groups[entry->first_full].body_bytes;
+  std::uint64_t fixed = 0;  // of a block, in the groups that say how long one is
+  for (const catalog::Group& group : entry->groups) fixed += group.body_bytes;
   catalog::LeaseId lease = 0;
   if (here > 0) {
     const auto held =
@@ -163,7 +165,8 @@ Task<OfferReply> ChainTaker::Take(std::uint64_t peer, Offer offer, Instant deadl
   // What was read of the chain before them another offer counts.
   for (std::size_t block = std::max(here, before); block < here + *came; ++block) {
     counters_.blocks.Add();
-    counters_.bytes.Add(free_groups == 0 ? fixed : run->body_bytes[(block - here) * free_groups]);
+    const auto free = std::span(run->body_bytes).subspan((block - here) * free_groups, free_groups);
+    counters_.bytes.Add(std::accumulate(free.begin(), free.end(), fixed));
   }
   reply.here = static_cast<std::uint32_t>(here + *came);
   if (*came == blocks - here) co_return reply;

@@ -59,6 +59,30 @@ TEST_F(HandOverTest, WhatANodeHasAnotherTakesExactly) {
   for (std::uint64_t n = 1; n <= 200; ++n) ASSERT_TRUE(Exact(0, n)) << n;
 }
 
+TEST_F(HandOverTest, TakenBytesAreThoseOfAllGroupsOfTheBlocks) {
+  NamespaceSpec spec = Blocks();
+  spec.groups = {{.name = "full", .part_bytes = {4096}},
+                 {.name = "fixed", .reach = Reach::kWindow, .window_tokens = 2, .part_bytes = {2048}},
+                 {.name = "free", .reach = Reach::kWindow, .window_tokens = 2}};
+  StartNodes(2, spec);
+  PutChain(0, 1, 5);
+  const std::vector<std::byte> body(2048);
+  for (std::uint64_t n = 1; n <= 5; ++n) {
+    for (const std::uint16_t group : {1, 2}) {
+      store::PartWrite part{.key = store::Key(n), .put_id = {2, 2 * n + group}};
+      if (n > 1) part.parent = store::Key(n - 1);
+      part.group = group;
+      part.from = std::span(body).first(group == 1 ? 2048 : 1000);
+      const auto outcomes =
+          loop->BlockOn(node(0).store->Write({1, {std::byte{1}}}, slot, {part}, After(kSecond)));
+      ASSERT_EQ(outcomes[0].state, store::PartOutcome::State::kPublished) << outcomes[0].status.ToString();
+    }
+  }
+  Give(0);
+  EXPECT_EQ(node(1).taker->counters().blocks.value(), 5u);
+  EXPECT_EQ(node(1).taker->counters().bytes.value(), 5u * (4096 + 2048 + 1000));
+}
+
 TEST_F(HandOverTest, ChainsSpreadAndEachIsWholeAtOneMember) {
   StartNodes(4);
   for (std::uint64_t chain = 0; chain < 60; ++chain) PutChain(0, 100 * chain + 1, 100 * chain + 5);

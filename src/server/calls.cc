@@ -229,8 +229,7 @@ Result<store::PartWrite> PartOf(std::span<const std::shared_ptr<memory::StagingA
 
 }  // namespace
 
-Task<Status> Calls::TakeWrites(Session& session,
-                               std::span<const std::shared_ptr<memory::StagingArea>> staging,
+Task<Status> Calls::TakeWrites(Session& session, std::vector<std::shared_ptr<memory::StagingArea>>& read,
                                const wire::Submission& call, Arguments& arguments,
                                std::vector<store::PartWrite>& parts) {
   Status fits = CheckWriteCount(call);
@@ -250,8 +249,10 @@ Task<Status> Calls::TakeWrites(Session& session,
         co_await Yield();
         copied = 0;
       }
-      Result<store::PartWrite> part = PartOf(staging, item, arguments, item_bytes);
+      Result<store::PartWrite> part = PartOf(session.staging, item, arguments, item_bytes);
       if (!part) co_return std::move(part.error());
+      const std::shared_ptr<memory::StagingArea>& area = session.staging[item.staging_area];
+      if (std::ranges::find(read, area) == read.end()) read.push_back(area);
       part->conversation = call.b;
       copied += sizeof(*part) + part->checksums.size() * sizeof(std::uint32_t);
       parts.push_back(std::move(*part));
@@ -319,7 +320,8 @@ Task<Answer> Calls::Attach(Session& session, const wire::Submission& call, CallS
     if (!agreed.ok()) co_return Fail(session, call, agreed);
   }
   const auto if_new = head.flags == wire::kAttachKnown ? store::IfNew::kRefuse : store::IfNew::kMake;
-  Task<Result<store::Attached>> attaching = store_.Attach(*spec, session.caller, if_new);
+  Task<Result<store::Attached>> attaching =
+      store_.Attach(*spec, session.caller, if_new, DeadlineOf(executor_, call));
   Result<store::Attached> attached = Error(Code::kMiss, "");
   {
     const AtStation at(attaching.done() ? nullptr : &stations, Station::kJournal);
@@ -488,7 +490,9 @@ Task<Answer> Calls::Acquire(Session& session, const wire::Submission& call, Call
     const wire::ViewItem item = ItemOf(grant->views[i]);
     std::memcpy(room.data() + i * sizeof(item), &item, sizeof(item));
   }
-  co_return Answer{.reply_bytes = static_cast<std::uint32_t>(reply_bytes), .a = grant->lease};
+  co_return Answer{.reply_bytes = static_cast<std::uint32_t>(reply_bytes),
+                   .a = grant->lease,
+                   .b = static_cast<std::uint64_t>(grant->ends.ns)};
 }
 
 bool Calls::MayBring(std::uint32_t slot, std::span<const catalog::BlockName> blocks) const {
@@ -547,10 +551,12 @@ std::optional<Answer> Calls::AcquireInStep(Session& session, const wire::Submiss
     if (!Take(item, names[i]).ok()) return std::nullopt;
   }
   std::array<wire::ViewItem, store::kAtOnce> views;
+  const Instant ends = executor_.Now().PlusUs(static_cast<std::int64_t>(call.a));
   const auto lease = AcquireAtOnce(session, call.namespace_slot, call.incarnation,
                                    std::span(names).first(count), static_cast<std::int64_t>(call.a), views);
   if (!lease) return std::nullopt;
-  return Reply(session, call, std::as_bytes(std::span(views).first(count)), Answer{.a = *lease});
+  return Reply(session, call, std::as_bytes(std::span(views).first(count)),
+               Answer{.a = *lease, .b = static_cast<std::uint64_t>(ends.ns)});
 }
 
 Answer Calls::Release(Session& session, const wire::Submission& call) {
@@ -562,8 +568,8 @@ Task<Answer> Calls::Write(Session& session, const wire::Submission& call, CallSt
   Arguments checksums{{}};
   std::vector<store::PartWrite> parts;
   // Kept until the write has let go of the bytes, though the session gives an area back meanwhile.
-  const std::vector<std::shared_ptr<memory::StagingArea>> staging = session.staging;
-  Status status = co_await TakeWrites(session, staging, call, checksums, parts);
+  std::vector<std::shared_ptr<memory::StagingArea>> read;
+  Status status = co_await TakeWrites(session, read, call, checksums, parts);
   if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
   if (!status.ok()) co_return Fail(session, call, status);
   std::vector<store::PartOutcome> outcomes;

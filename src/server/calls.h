@@ -110,8 +110,8 @@ class Calls final {
   Task<Answer> DropNamed(Session& session, const wire::Submission& call, CallStations& stations);
   Task<Answer> Drain(Session& session, const wire::Submission& call);
 
-  // The parts of a write, a slice a step; they borrow from `staging`.
-  Task<Status> TakeWrites(Session& session, std::span<const std::shared_ptr<memory::StagingArea>> staging,
+  // The parts of a write, a slice a step; they borrow from the areas that are added to `read`.
+  Task<Status> TakeWrites(Session& session, std::vector<std::shared_ptr<memory::StagingArea>>& read,
                           const wire::Submission& call, Arguments& arguments,
                           std::vector<store::PartWrite>& parts);
 

@@ -13,7 +13,7 @@
 namespace cistern::server {
 namespace {
 
-constexpr std::int64_t kNoDescriptorsRetryUs = 100'000;
+constexpr std::int64_t kRetryUs = 100'000;
 
 }  // namespace
 
@@ -58,11 +58,10 @@ void Handshakes::Close() {
 void Handshakes::AcceptSome() {
   if (!listener_) return;
   for (int i = 0; i < kAcceptsPerStep; ++i) {
+    if (sessions_.closer().strangers() >= Closer::kMaxStrangers)
+      return retry_.Arm(loop_.executor().Now().PlusUs(kRetryUs));
     Result<std::optional<Fd>> accepted = listener_->Accept();
-    if (!accepted) {
-      retry_.Arm(loop_.executor().Now().PlusUs(kNoDescriptorsRetryUs));
-      return;
-    }
+    if (!accepted) return retry_.Arm(loop_.executor().Now().PlusUs(kRetryUs));
     if (!*accepted) return;
     Greet(std::move(**accepted));
   }

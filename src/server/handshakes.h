@@ -58,7 +58,7 @@ class Handshakes final {
   ServerCounters& counters_;
   std::list<Handshake> handshakes_;
   io::FdWatch watch_;
-  Timer retry_;  // accepts again: more may be waiting, or there was no descriptor
+  Timer retry_;  // accepts again: more may be waiting, or there was no descriptor or no place
 };
 
 }  // namespace cistern::server

@@ -20,6 +20,7 @@
 #include <map>
 #include <optional>
 
+#include "server/closer.h"
 #include "server/test_server.h"
 #include "wire/match_wire.h"
 
@@ -177,6 +178,50 @@ TEST(Hello, R13ADescriptorThatIsLongInGoingKeepsNobodyWaiting) {
     server.Until([&] { return server.counters().sessions == 1; });
     EXPECT_EQ(CodeOf(honest.Do(honest.AcquireOf(1))), Code::kOk);
   }
+}
+
+// A connection that is made elsewhere, and its other end.
+Fd Adopted(TestServer& server) {
+  int ends[2];
+  CISTERN_ASSERT(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
+  server.server->Adopt(Fd(ends[0]));
+  return Fd(ends[1]);
+}
+
+TEST(Hello, R13StrangersWhoLeaveSomethingUnreadTakeNoSessionsPlace) {
+  TestServer server({.max_sessions = 2});
+  Lingering sent;
+  const Fd first = Adopted(server);
+  ASSERT_EQ(SendAlong(first.get(), RawClient::NewHello(), sent.connection.get()), 0);
+  sent.connection.Close();
+  server.Until([&] { return server.counters().refused == 1; });
+  std::vector<Fd> strangers;
+  for (std::uint64_t i = 2; i <= 12; ++i) {
+    strangers.push_back(Adopted(server));
+    const std::array<char, 2> messages = {'a', 'b'};
+    for (const char& message : messages) ASSERT_EQ(send(strangers.back().get(), &message, 1, 0), 1);
+    server.Until([&] { return server.counters().refused == i; });
+  }
+  EXPECT_EQ(RawClient::In(server).code(), Code::kOk);
+}
+
+TEST(Hello, R13NobodyIsAcceptedWhileTooManyStrangersAreLetGoOf) {
+  TestServer server;
+  std::vector<Lingering> sent(Closer::kMaxStrangers);
+  std::vector<Fd> strangers;
+  for (Lingering& along : sent) {
+    strangers.push_back(Adopted(server));
+    ASSERT_EQ(SendAlong(strangers.back().get(), RawClient::NewHello(), along.connection.get()), 0);
+    along.connection.Close();
+    server.Until([&] { return server.counters().refused == strangers.size(); });
+  }
+  RawClient waiting(server);
+  waiting.Send(RawClient::NewHello());
+  server.Settle();
+  EXPECT_EQ(server.counters().sessions, 0u);
+  sent.clear();
+  waiting.TakeWelcome();
+  EXPECT_EQ(waiting.code(), Code::kOk);
 }
 
 TEST(Hello, AnotherVersionIsToldBothVersions) {
@@ -412,6 +457,24 @@ TEST(StagingAreas, P5WhatIsBeingMadeForAnOwnerCountsAsItsOwn) {
   EXPECT_EQ(server.counters().staging_bytes, 10u << 20);
 }
 
+TEST(StagingAreas, AWriteKeepsTheAreaThatItReadsAndNoOther) {
+  TestServer server({.session_staging_bytes = 2u << 20});
+  RawClient client = RawClient::In(server);
+  client.Attach();
+  client.Send(wire::MoreStaging{.bytes = 1u << 20});
+  wire::StagingGrant grant;
+  EXPECT_EQ(client.Receive(grant).size(), 1u);
+  const std::uint64_t both = server.counters().staging_bytes;
+  server.movers->hold = true;
+  client.Push(client.Put(1, 0, kMovedBlock));
+  server.Until([&] { return !server.movers->held.empty(); });
+  client.Send(wire::ReturnStaging{.area = 1});
+  server.Settle();
+  EXPECT_EQ(server.counters().staging_bytes, both - grant.bytes);
+  server.movers->LetGo();
+  EXPECT_EQ(CodeOf(client.Answer()), Code::kOk);
+}
+
 TEST(StagingAreas, P5TheyTakeNoDescriptorOfTheNode) {
   const auto descriptors = [] {
     const std::filesystem::directory_iterator open("/proc/self/fd");
@@ -625,6 +688,26 @@ TEST(Calls, HintsOfAMatchAreCheckedAndChangeNoAnswer) {
   refused(rest, "flags 128");
   hold.flags = wire::kWholeChain;
   refused(hold, "flags 64");
+}
+
+// The call itself may have taken longer than the lease lasts.
+TEST(Calls, AnAcquireSaysWhenItsLeaseEnds) {
+  TestServer server;
+  RawClient client = RawClient::In(server);
+  client.Attach();
+  ASSERT_EQ(CodeOf(client.Do(client.Put(1, 0, kBlock))), Code::kOk);
+  const std::vector<wire::BlockItem> many(store::kAtOnce + 1, wire::BlockItem{.key = RawClient::Key(1)});
+  for (const bool in_step : {true, false}) {
+    wire::Submission acquire = in_step
+                                   ? client.AcquireOf(1)
+                                   : client.With(wire::Op::kAcquire, std::span<const wire::BlockItem>(many));
+    acquire.a = 1'000'000;
+    const Instant asked = server.clock.Now();
+    const wire::Completion granted = client.Do(acquire);
+    ASSERT_NE(granted.a, 0u);
+    EXPECT_GE(granted.b, static_cast<std::uint64_t>(asked.PlusUs(1'000'000).ns));
+    EXPECT_LE(granted.b, static_cast<std::uint64_t>(server.clock.Now().PlusUs(1'000'000).ns));
+  }
 }
 
 TEST(Calls, ANodeOfMemoryAloneSaysThatItHasNoLowerTier) {

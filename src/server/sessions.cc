@@ -506,7 +506,7 @@ void Sessions::End(Session& session, LogLevel level, std::string why) {
 
 // The client sees a hang-up: kGone. What it has not received stays with it until it closes its own end.
 void Sessions::LetGo(Fd socket) {
-  if (!HasUntaken(socket.get())) return closer_.Close(std::move(socket));
+  if (!HasUntaken(socket.get())) return closer_.CloseSession(std::move(socket));
   shutdown(socket.get(), SHUT_RDWR);
   untaken_.push_back(std::move(socket));
 }
@@ -548,7 +548,7 @@ Task<void> Sessions::Drain(Instant deadline) {
   }
   for (auto& [id, session] : sessions_) End(*session, LogLevel::kDebug, "the node goes down");
   while (!sessions_.empty()) co_await empty_.Wait();
-  for (Fd& socket : untaken_) closer_.Close(std::move(socket));
+  for (Fd& socket : untaken_) closer_.CloseSession(std::move(socket));
   untaken_.clear();
   co_await tasks_.Close();
   co_await background_.Quiet(executor());

@@ -79,7 +79,9 @@ class Sessions final : private io::Poller {
   static constexpr std::size_t kCountedPerTick = 64;
 
   class Coming;
-  std::size_t connections() const { return sessions_.size() + making_ + closer_.waiting() + untaken_.size(); }
+  std::size_t connections() const {
+    return sessions_.size() + making_ + closer_.sessions() + untaken_.size();
+  }
 
   Task<void> MakeSession(Fd socket, Peer peer, HelloText hello);
   Status CheckHello(const HelloText& hello) const;

@@ -140,8 +140,8 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
   std::erase_if(references, [](const residency::RecordReference& reference) { return !reference.holds(); });
   if (references.empty()) co_return grant;
   context_.counters.leases_granted.Add();
-  grant.lease = context_.leases.Add(caller, residency::DetachAll(references), *granted,
-                                    context_.clock.Now().PlusUs(std::min(lease_us, kMaxLeaseUs)));
+  grant.ends = context_.clock.Now().PlusUs(std::min(lease_us, kMaxLeaseUs));
+  grant.lease = context_.leases.Add(caller, residency::DetachAll(references), *granted, grant.ends);
   co_return grant;
 }
 

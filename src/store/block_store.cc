@@ -339,8 +339,8 @@ tier::Tier* BlockStore::tier() { return rooms_->lower.get(); }
 
 Task<Status> BlockStore::Recover() { return rooms_->Recover(); }
 Task<Result<Attached>> BlockStore::Attach(const NamespaceSpec& spec, const catalog::Caller& caller,
-                                          IfNew if_new) {
-  return rooms_->namespaces.Attach(spec, caller, if_new);
+                                          IfNew if_new, Instant deadline) {
+  return rooms_->namespaces.Attach(spec, caller, if_new, deadline);
 }
 Task<Status> BlockStore::CheckAttach(const NamespaceSpec& spec, const catalog::Caller& caller) {
   return rooms_->namespaces.CheckAttach(spec, caller);

@@ -97,7 +97,7 @@ class BlockStore final {
 
   // As Namespaces::Attach.
   Task<Result<Attached>> Attach(const NamespaceSpec& spec, const catalog::Caller& caller = {},
-                                IfNew if_new = IfNew::kMake);
+                                IfNew if_new = IfNew::kMake, Instant deadline = Instant::Never());
   // As Namespaces::CheckAttach.
   Task<Status> CheckAttach(const NamespaceSpec& spec, const catalog::Caller& caller);
   // kMiss when the slot number is unknown or has another incarnation by now.

@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/block_store.h"
 
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "base/staging_grace.h"
 #include "record/verified_copy.h"
 #include "store/block_store_fixture.h"
+#include "store/open_puts.h"
 
 namespace cistern::store {
 namespace {
@@ -141,6 +147,19 @@ TEST_F(BlockStoreTest, HeldPutsArePublishedOrAbandonedByTheirOwnerAlone) {
   EXPECT_EQ(t->slots->counts().used_slots, 1u);
 }
 
+TEST_F(BlockStoreTest, APutOfSeveralPartsThatIsPresentIsOne) {
+  Make({}, TwoParts());
+  const auto write = [&] {
+    PartWrite first = Part(1, {}, 70'000), second = Part(1, {}, 5'000);
+    second.part = 1;
+    second.put_id = first.put_id;
+    return Write({first, second}, Me());
+  };
+  EXPECT_EQ(write()[1].state, State::kPublished);
+  for (const PartOutcome& outcome : write()) EXPECT_EQ(outcome.state, State::kPresent);
+  EXPECT_EQ(t->store->counters().present.value(), 1u);
+}
+
 TEST_F(BlockStoreTest, R6ADifferenceToTheWritersChecksumsPublishesNothing) {
   Make();
   PartWrite part = Part(1, {}, 70'000);
@@ -154,6 +173,29 @@ TEST_F(BlockStoreTest, R6ADifferenceToTheWritersChecksumsPublishesNothing) {
   EXPECT_EQ(WriteOne(part).state, State::kPublished);
 }
 
+// Its caller fills the staging anew two seconds after the deadline: the copy may be of two contents.
+TEST_F(BlockStoreTest, R6ACopyThatEndsWhenItsStagingMayBeFilledAnewPublishesNothing) {
+  Make({.store = {.core_copy_bytes = 1}});
+  const auto copied_late = [&](PartWrite part, std::int64_t late_us) {
+    t->movers->paused = true;
+    auto writing = t->store->Write(Me(), ns.slot, {std::move(part)}, Soon());
+    while (t->movers->waiting.empty()) t->loop->Turn();
+    t->Advance(1'000'000 + late_us);
+    t->movers->paused = false;
+    t->movers->MoveOne(0);
+    return t->Run(std::move(writing))[0];
+  };
+  const PartOutcome late = copied_late(Part(1, {}, 70'000), kStagingGraceUs);
+  EXPECT_EQ(late.status.code(), Code::kTooLate) << late.status.ToString();
+  EXPECT_FALSE(Here(1));
+  EXPECT_EQ(t->slots->counts().used_slots, 0u);
+  EXPECT_EQ(copied_late(Part(1, {}, 70'000), kStagingGraceUs - 1).state, State::kPublished);
+  PartWrite compared = Part(2, {}, 70'000);
+  compared.checksums = {record::Crc32c(compared.from.data(), 65536),
+                        record::Crc32c(compared.from.data() + 65536, 70'000 - 65536)};
+  EXPECT_EQ(copied_late(compared, kStagingGraceUs).state, State::kPublished);
+}
+
 TEST_F(BlockStoreTest, LargeBatchesGoThroughMovers) {
   Make({.store = {.core_copy_bytes = 1u << 20}});
   EXPECT_EQ(Put(1, {}, 900'000), State::kPublished);
@@ -163,6 +205,44 @@ TEST_F(BlockStoreTest, LargeBatchesGoThroughMovers) {
   EXPECT_EQ(outcomes[1].state, State::kPublished);
   EXPECT_EQ(t->movers->jobs, 2u);
   EXPECT_TRUE(Exact(3, 700'000));
+}
+
+// Keys of one hash, as anybody can write them down: the first half of what XXH3 adds up for 32 bytes is zero
+// whatever the second word is.
+BlockKey KeyOfOneHash(std::uint64_t n) {
+  constexpr std::array<std::uint8_t, 8> kOfSecret = {0xb8, 0xfe, 0x6c, 0x39, 0x23, 0xa4, 0x4b, 0xbe};
+  BlockKey key;
+  key.length = 32;
+  std::ranges::copy(kOfSecret, key.bytes.begin());
+  std::memcpy(&key.bytes[8], &n, sizeof(n));
+  return key;
+}
+
+TEST_F(BlockStoreTest, P5KeysOfOneHashAreFewAndCostNoStepMoreThanItsBound) {
+  Make();
+  std::uint64_t next = 0;
+  const auto put = [&](bool held) {
+    PartWrite part = Part(1000 + next, {}, 64);
+    part.key = KeyOfOneHash(++next);
+    part.held = held;
+    return WriteOne(part);
+  };
+  ASSERT_EQ(KeyOfOneHash(1).Hash(), KeyOfOneHash(2).Hash());
+  const std::uint32_t most = OpenPuts::kMostOfOneHash;
+  for (std::uint32_t i = 0; i < most; ++i) ASSERT_EQ(put(false).state, State::kPublished) << i;
+  const PartOutcome refused = put(false);
+  EXPECT_EQ(refused.status.code(), Code::kBusy);
+  EXPECT_NE(refused.status.message().find("have the hash of its key"), std::string_view::npos)
+      << refused.status.ToString();
+  EXPECT_EQ(Put(1, {}), State::kPublished) << "nobody else is meant";
+  t->store->TakeLongestStep();
+  std::vector<BlockKey> keys;
+  for (std::uint64_t n = 1; n <= most; ++n) keys.push_back(KeyOfOneHash(n));
+  ASSERT_TRUE(t->Run(t->store->Drop(ns.slot, keys)).has_value());
+  EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
+  for (std::uint32_t i = 0; i < most; ++i) ASSERT_EQ(put(true).state, State::kPending) << i;
+  EXPECT_EQ(put(true).status.code(), Code::kBusy) << "pending ones count as well";
+  EXPECT_LE(t->store->TakeLongestStep(), kStepTouches);
 }
 
 TEST_F(BlockStoreTest, SessionsPendingPutsEndWithTheLastOfTheirOwner) {

@@ -68,13 +68,23 @@ Task<Status> Namespaces::CheckAttach(NamespaceSpec spec, catalog::Caller caller)
   co_return room ? Status() : room.error();
 }
 
-Task<Result<Attached>> Namespaces::Attach(NamespaceSpec spec, catalog::Caller caller, IfNew if_new) {
+Task<Result<Attached>> Namespaces::Attach(NamespaceSpec spec, catalog::Caller caller, IfNew if_new,
+                                          Instant deadline) {
   if (Status status = CheckSpec(spec); !status.ok()) co_return std::unexpected(std::move(status));
-  // One change of the names at a time: two that attach the same new list get one namespace.
-  while (changing_) co_await changed_.Wait();
-  const auto found = context_.namespaces.Find(spec);
+  auto found = context_.namespaces.Find(spec);
+  const auto as_it_is = [&] {
+    return found && found->entry != nullptr && (!found->changes || if_new == IfNew::kRefuse);
+  };
+  if (!as_it_is() && changing_) {
+    // One change of the names at a time: two that attach the same new list get one namespace.
+    while (changing_) {
+      if (Status waited = co_await changed_.Wait(deadline); !waited.ok())
+        co_return std::unexpected(std::move(waited));
+    }
+    found = context_.namespaces.Find(spec);
+  }
   if (!found) co_return std::unexpected(found.error());
-  if (found->entry != nullptr && (!found->changes || if_new == IfNew::kRefuse)) {
+  if (as_it_is()) {
     users_.Use(caller.owner, found->entry->slot);
     co_return Attached{found->entry->slot, found->entry->incarnation};
   }

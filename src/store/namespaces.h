@@ -49,8 +49,8 @@ class Namespaces final {
   // also of one that nobody uses, which goes with its blocks: the one used longest ago, and those with a name
   // last. kMismatch: the name stands for another list (message: the differing field, both values). kMiss for
   // a new list that is to be refused; then one that is known stays as it is, too. kBusy: there is no room for
-  // a new one.
-  Task<Result<Attached>> Attach(NamespaceSpec spec, catalog::Caller caller, IfNew if_new);
+  // a new one. The deadline ends waiting for others' changes (kTooLate); who changes nothing does not wait.
+  Task<Result<Attached>> Attach(NamespaceSpec spec, catalog::Caller caller, IfNew if_new, Instant deadline);
   // What Attach would refuse now, of one that may be new: its list, its blocks' size, its name, or the room.
   // ok: nothing. No effect: for who asks others as well before it attaches.
   Task<Status> CheckAttach(NamespaceSpec spec, catalog::Caller caller);

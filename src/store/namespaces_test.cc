@@ -267,5 +267,17 @@ TEST_F(BlockStoreTest, R10ANodeThatWasInACellServesNothingStrictBeforeItIsAMembe
   EXPECT_EQ(Match(1, 2), 2u);
 }
 
+TEST_F(BlockStoreTest, P5AnAttachOfWhatIsKnownWaitsForNoChangeOfAnother) {
+  Make();
+  auto changing = t->store->Attach(OneGroup("another"));
+  ASSERT_FALSE(changing.done()) << "the journal is not there yet";
+  auto known = t->store->Attach(OneGroup());
+  EXPECT_TRUE(known.done());
+  auto late = t->store->Attach(OneGroup("a third"), {}, IfNew::kMake, t->clock.Now());
+  EXPECT_EQ(t->Run(std::move(late)).error().code(), Code::kTooLate);
+  EXPECT_TRUE(t->Run(std::move(changing)).has_value());
+  EXPECT_TRUE(t->Run(std::move(known)).has_value());
+}
+
 }  // namespace
 }  // namespace cistern::store

@@ -1,9 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/open_puts.h"
 
+#include <algorithm>
+
 #include "arena/protocol.h"
+#include "base/format.h"
 
 namespace cistern::store {
+
+Status OpenPuts::CheckHash(catalog::TreeId tree, const BlockKey& key) const {
+  const catalog::KeyHash hash = catalog::KeyHashOf(tree, key);
+  const std::uint32_t blocks = context_.catalog.CountKeyHash(hash, kMostOfOneHash);
+  // Those of the key itself are as many as there are who write it: a look at the first of all is enough.
+  std::uint32_t others = 0, looks = 0;
+  for (catalog::PutIndex put = context_.pending.NextOf(tree, hash, catalog::kNoId);
+       put != catalog::kNoId && looks < 2 * kMostOfOneHash; put = context_.pending.NextOf(tree, hash, put)) {
+    ++looks;
+    others += context_.pending[put].name.key != key;
+  }
+  context_.steps.Count(looks / 4);
+  if (std::max(blocks, others) < kMostOfOneHash) return Status();
+  return Status(Code::kBusy, Text("block ", key.ToHex(), ": ", kMostOfOneHash,
+                                  " other blocks have the hash of its key, which chance never does"));
+}
 
 void OpenPuts::GiveSlot(catalog::PutIndex put, arena::Place place) {
   catalog::Put& p = context_.pending[put];

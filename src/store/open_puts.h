@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cistern/status.h"
 #include "residency/context.h"
 #include "residency/removal.h"
 
@@ -24,6 +25,10 @@ class OpenPuts final {
   void End(catalog::PutIndex put, Code why);
   // One user of the put ends.
   void Leave(catalog::PutIndex put);
+  // Blocks of one key hash, and as many open puts: an honest namespace never has two, and each look-up goes
+  // through all of them. kBusy: so many have that of `key`.
+  static constexpr std::uint32_t kMostOfOneHash = 32;
+  Status CheckHash(catalog::TreeId tree, const BlockKey& key) const;
   // Bytes of the put's future record.
   std::uint64_t RecordBytesOf(const catalog::Put& put) const {
     return record::RecordBytes(put.body_bytes, static_cast<std::uint32_t>(put.crcs.size()),

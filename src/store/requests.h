@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "arena/geometry.h"
+#include "base/clock.h"
 #include "catalog/leases.h"
 #include "cistern/key.h"
 #include "cistern/options.h"
@@ -69,6 +70,7 @@ inline constexpr std::size_t kAtOnce = 128;
 
 struct AcquireGrant {
   catalog::LeaseId lease = 0;  // 0: no block was leased
+  Instant ends;                // of the lease
   std::vector<ViewGrant> views;
 };
 

@@ -82,6 +82,8 @@ Result<SourcePut> SourcePuts::Add(std::uint32_t slot, const SourceBlock& block, 
     return Error(Code::kBusy, Text("put of a source: ", context_.pending.size(), " puts are pending of ",
                                    context_.pending.bound().puts, " that may be"));
   }
+  if (Status status = puts_.CheckHash(tree, block.key); !status.ok())
+    return std::unexpected(std::move(status));
   // The id is this put's alone until its source's comes: nobody asks for it.
   const catalog::PutIndex put =
       context_.pending.Add({kSourceOwner, tree, block.group, block.key, {~std::uint64_t{0}, ++made_}},

@@ -8,6 +8,7 @@
 
 #include "base/call_stations.h"
 #include "base/format.h"
+#include "base/staging_grace.h"
 #include "catalog/standing.h"
 #include "memory/movers.h"
 #include "store/shared_uses.h"
@@ -256,7 +257,7 @@ residency::Step Writer::JoinPut(const catalog::Caller& caller, WriteCall& call, 
     if (copy && catalog::Catalog::Expired(copy->expiry, now_s)) {
       deletions_.Cut(block, residency::LossReason::kExpired);
     } else if (copy) {
-      context_.counters.present.Add();
+      if (part.part == 0) context_.counters.present.Add();  // each part of a put comes here
       if (lower_.present()) uses_.UseBlock(block);
       if (part.conversation != 0) context_.conversations.Uses(tree, part.key, part.conversation);
       job.outcome.state = PartOutcome::State::kPresent;
@@ -273,6 +274,10 @@ residency::Step Writer::JoinPut(const catalog::Caller& caller, WriteCall& call, 
     if (!context_.pending.HasRoom(caller.owner, record_bytes) || !LeavesMemory(caller.owner, record_bytes)) {
       context_.counters.busy.Add();
       job.outcome.status = Status(Code::kBusy, PendingFull(caller.owner));
+      return residency::Step::kDone;
+    }
+    if (job.outcome.status = puts_.CheckHash(tree, part.key); !job.outcome.status.ok()) {
+      context_.counters.busy.Add();
       return residency::Step::kDone;
     }
     put = context_.pending.Add(name, part.parent, record_bytes,
@@ -379,12 +384,19 @@ Task<void> Writer::CopyByMover(PartJob& job) {
 }
 
 // R6: the bytes copied are the bytes that the writer filled in, or no part of the put becomes visible.
-void Writer::Commit(PartJob& job) {
+void Writer::Commit(const WriteCall& call, PartJob& job) {
   catalog::Put& p = context_.pending[job.put];
   const std::uint64_t bit = 1ull << job.part.part;
   p.writing &= ~bit;
   if (p.state != catalog::Put::State::kOpen) {
     puts_.FreeSlot(job.put);
+    return;
+  }
+  if (job.part.checksums.empty() && context_.clock.Now() >= call.deadline.PlusUs(kStagingGraceUs)) {
+    job.outcome.status =
+        Status(Code::kTooLate, Text("block ", job.part.key.ToHex(), ": part ", job.part.part,
+                                    " was copied from its writer's staging when that might be filled anew"));
+    puts_.End(job.put, Code::kTooLate);
     return;
   }
   const std::uint32_t first = p.first_segment(job.part.part);
@@ -444,7 +456,7 @@ bool Writer::MayJoin(const WriteCall& call, PartJob& job) const {
 }
 
 Task<void> Writer::Finish(WriteCall& call, PartJob& job) {
-  Commit(job);
+  Commit(call, job);
   if (context_.pending[job.put].state == catalog::Put::State::kOpen &&
       call.refused.contains(job.part.parent)) {
     puts_.End(job.put, Code::kBusy);

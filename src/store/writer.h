@@ -70,7 +70,7 @@ class Writer final {
   bool BeginCopy(PartJob& job);
   Task<void> CopyByCore(PartJob& job);
   Task<void> CopyByMover(PartJob& job);
-  void Commit(PartJob& job);
+  void Commit(const WriteCall& call, PartJob& job);
   // Sets the part's outcome from its put's; the job is no user of the put any more.
   void Outcome(PartJob& job);
   // True if the part may join a put; else its outcome says why not.

@@ -102,7 +102,8 @@ enum class Op : std::uint16_t {
                // result a = lease id (0: nothing was there), b = blocks that are held; reply: MatchReply and
                // the runs of all that is held, where there is room for it
   kAcquire,  // args: BlockItems; a = lease_us, b = worth_us: what lies below memory and would be there later
-             // is not fetched; result a = lease id (0: none); reply: ViewItems
+             // is not fetched; result a = lease id (0: none), b = when it ends, as deadline_ns counts (0 of a
+             // node that does not say: lease_us after the call); reply: ViewItems
   kRelease,  // a = lease id
   // b = conversation, 0: none; args: as many WriteItems as a says, then segment checksums; reply: a
   // WriteReplyItem each, then the message of the first that failed

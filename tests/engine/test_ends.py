@@ -16,7 +16,7 @@ from scheduler_side import FACTS, SIZE, Clock, Listener, OneConnection, OneReque
 
 import cistern.engine.connection as connection_module
 import cistern.engine.coordinator as coordinator_module
-from cistern import MatchResult
+from cistern import Chain, MatchResult
 from cistern.engine import options
 from cistern.engine.connection import Connection
 from cistern.engine.coordinator import Coordinator
@@ -76,6 +76,22 @@ def test_lease_whose_node_went_before_its_load_ended_is_let_go_of() -> None:
     leases.release(2)
     work.pop()(second)
     assert kept[1]() is None
+
+
+def test_chain_that_no_call_takes_whole_is_held_as_far_as_one_does() -> None:
+    work: list[Any] = []
+    held: list[int] = []
+    leases = LoadLeases(SimpleNamespace(submit=work.append))  # type: ignore[arg-type]
+
+    def match(namespace: object, chain: Chain, **more: object) -> MatchResult:
+        held.append(len(chain))
+        return MatchResult(1, (), Hold())  # type: ignore[arg-type]
+
+    spec = SessionSpec(1, "", "default", None, ((),), (), SIZE, False, "", "")
+    session = Session(spec, SimpleNamespace(match=match), [object()], 1)  # type: ignore[arg-type,list-item]
+    leases.take(LoadOrder(1, "r", 0, 0, [b"k" * 32], [[3]]), [number.to_bytes(32, "little") for number in range(25_000)])
+    work.pop()(session)
+    assert held == [20_000]
 
 
 def test_calls_that_wait_behind_a_silent_node_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,8 @@ from .session import Session
 
 LEASE_EXTRA_US = 1_000_000
 MAX_LEASE_US = 60_000_000
+MAX_HELD = 20_000
+"""Keys of one call that holds: a longer chain is held as far as that."""
 AT_ONCE = 1024
 
 LOOK_S = 1.0
@@ -85,7 +87,7 @@ class LoadLeases:
 
     def take(self, order: LoadOrder, keys: Sequence[bytes]) -> None:
         """`keys`: of the chain that is held, from the request's first block on: at least to the load's end."""
-        chain = Chain(keys)
+        chain = Chain(keys[:MAX_HELD])
         lease_us = min(order.deadline_us + LEASE_EXTRA_US, MAX_LEASE_US)
 
         def work(session: Session) -> None:
