@@ -98,15 +98,20 @@ class CellNodes : public testing::Test {
   }
   std::string Says(CellNode& node) { return node.store->StatusJson(60 * kSecond).value_or(""); }
   bool Joined(CellNode& node) { return Says(node).find("\"joined\":true") != std::string::npos; }
-  // Each has joined and is connected to both others.
+  // Each has joined and has an answer of all others, which comes behind what they say of their room; nobody
+  // is a newcomer any more, who would be given what is put next.
   void ComeTogether() {
+    const std::string all = Text("\"reachable\":", nodes_.size() - 1, ",");
     for (CellNode& node : nodes_) {
+      Until([&] { return Joined(node) && Says(node).find(all) != std::string::npos; });
+      const Namespace ns = AttachBlocks(*node.store);
+      const BlockKey nobodys[] = {KeyOf(1ull << 40)};
       Until([&] {
-        const std::string says = Says(node);
-        return says.find("\"joined\":true") != std::string::npos &&
-               says.find("\"reachable\":2") != std::string::npos;
+        const Result<std::string> said = node.store->CellExplanationJson(ns, nobodys);
+        return said && said->find("\"unknown\"") != std::string::npos;
       });
     }
+    for (CellNode& node : nodes_) Until([&] { return StatusNumber(*node.store, "newcomers") == 0; });
   }
   std::string HistoryOf(CellNode& node) {
     const std::string says = Says(node);
