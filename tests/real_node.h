@@ -116,12 +116,15 @@ inline Status PutBlock(Store& store, const Namespace& ns, std::uint64_t number,
   return store.Put(ns, KeyOf(number), parent_key, BodyOf(number, bytes));
 }
 
-// A number of the node's status, by its name.
+// A number of the node's status, by its name. UINT64_MAX: the node did not answer.
 inline std::uint64_t StatusNumber(Store& store, const std::string& name) {
-  Result<std::string> json = store.StatusJson();
+  Result<std::string> json = store.StatusJson(60'000'000);
   if (!json) return UINT64_MAX;
   const std::size_t at = json->find("\"" + name + "\":");
-  if (at == std::string::npos) return UINT64_MAX;
+  if (at == std::string::npos) {
+    ADD_FAILURE() << "status has no " << name;
+    return UINT64_MAX;
+  }
   return std::strtoull(json->c_str() + at + name.size() + 3, nullptr, 10);
 }
 

@@ -95,23 +95,28 @@ TEST_F(HugePageProcessTest, WhatTheNodeMapsIsMovedAsItWouldMoveItAndNoByteChange
   const auto fill = [](std::span<std::byte> slots) {
     for (std::size_t at = 0; at < slots.size(); at += 512) slots[at] = std::byte(at / 512 * 7 + at / 4096);
   };
-  std::vector<std::string> moved;
-  std::vector<std::byte> bytes;
-  for (const char* program : {"", kSelf}) {
+  const auto move = [&](const char* program) {
     options_.huge_page_program = program;
     std::filesystem::remove_all(directory_);
     std::filesystem::create_directory(directory_);
     ArenaFile file = Open();
     fill(SlotsOf(file));
-    bytes.assign(SlotsOf(file).begin(), SlotsOf(file).end());
+    const std::vector<std::byte> bytes(SlotsOf(file).begin(), SlotsOf(file).end());
     file.MakePresent(0);
     file.MakePresent(1);
     EXPECT_EQ(file.huge_page_process() != nullptr, *program != '\0');
     EXPECT_TRUE(std::ranges::equal(SlotsOf(file), bytes));
-    moved.push_back(SmapsOf(reinterpret_cast<const std::byte*>(file.arena().header()), "ShmemPmdMapped"));
+    return SmapsOf(reinterpret_cast<const std::byte*>(file.arena().header()), "ShmemPmdMapped");
+  };
+  // Another program may take the host's huge pages between two runs.
+  std::string here, there;
+  for (int round = 0; round == 0 || (here != there && round < 10); ++round) {
+    here = move("");
+    there = move(kSelf);
   }
-  EXPECT_EQ(moved[0], moved[1]);
-  RecordProperty("moved", moved[1]);
+  EXPECT_NE(here, "");
+  EXPECT_EQ(here, there);
+  RecordProperty("moved", there);
 }
 
 TEST_F(HugePageProcessTest, ANodeThatIsKilledBeforeItTookAnAnswerIsNothingToComplainOf) {

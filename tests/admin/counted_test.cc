@@ -13,7 +13,9 @@ constexpr std::size_t kBytes = 8'000;
 
 // Of /metrics.
 double ValueOf(const RealNode& node, const std::string& series) {
-  const std::string metrics = admin::Get(node.http(), "/metrics").body;
+  admin::HttpAnswered answered;
+  Until([&] { return (answered = admin::Get(node.http(), "/metrics")).status == 200; });
+  const std::string& metrics = answered.body;
   const std::size_t at = metrics.find("\n" + series + " ");
   EXPECT_NE(at, std::string::npos) << series << " is not in\n" << metrics;
   return at == std::string::npos ? -1 : std::strtod(metrics.c_str() + at + series.size() + 2, nullptr);

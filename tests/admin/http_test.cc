@@ -61,8 +61,11 @@ TEST(Http, ShowsANodeThatServes) {
     ASSERT_TRUE(PutBlock(store, ns, n, n == 0 ? std::nullopt : std::optional(n - 1), 4096).ok());
   const std::string at = node.http();
   Until([&] { return Get(at, "/readyz").status == 200; });
-  EXPECT_EQ(Get(at, "/healthz").status, 200);
-  const std::string metrics = Get(at, "/metrics").body;
+  // Each is 503 where the core had no turn for 2 s.
+  Until([&] { return Get(at, "/healthz").status == 200; });
+  admin::HttpAnswered answered;
+  Until([&] { return (answered = Get(at, "/metrics")).status == 200; });
+  const std::string& metrics = answered.body;
   CheckFormat(metrics);
   EXPECT_EQ(ValueOf(metrics, "cistern_store_published_total"), 8);
   EXPECT_EQ(ValueOf(metrics, "cistern_now_bytes"), 8 * 4096);

@@ -65,7 +65,7 @@ TEST_F(CellNodes, WhatOneHasAnotherMatchesReadsExactlyAndThenHas) {
   EXPECT_EQ(match.blocks, 40u);
   EXPECT_EQ(StatusNumber(*nodes_[1].store, "peer_read_blocks"), 40u);
   EXPECT_EQ(StatusNumber(*nodes_[1].store, "peer_read_bytes"), 40u * kBytes);
-  Until([&] { return StatusNumber(*nodes_[0].store, "served_blocks") == 40u; });
+  Until([&] { return StatusNumber(*nodes_[0].store, "served_blocks") >= 40u; });
   // A chain of which it has the first half itself.
   PutChain(nodes_[0], 101, 140);
   PutChain(nodes_[1], 101, 120);
@@ -270,7 +270,7 @@ TEST_F(CellNodes, WhatLeavesANodeIsReadFromTheMemberThatStores) {
   });
   EXPECT_EQ(Reading(nodes_[0], 1, 10, kLarge).End(), AllOk(10));
   EXPECT_EQ(StatusNumber(*nodes_[2].store, "stored_blocks"), 0u);
-  EXPECT_GE(StatusNumber(*nodes_[0].store, "stored_blocks"), 10u);
+  Until([&] { return StatusNumber(*nodes_[0].store, "stored_blocks") >= 10; });
 }
 
 // One process asks for it several times over, and the node for each block once.

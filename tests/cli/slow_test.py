@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import signal
 import threading
 import unittest
 import urllib.request
@@ -195,6 +196,9 @@ class Traces(SlowTest):
         for key in KEYS:
             self.assertEqual(node.cistern("put", "--namespace", "a", key, "-", stdin=bytes(4096)).returncode, 0)
         said = node.says(f"otlp: {url}/v1/traces does not take traces")
+        node.process.send_signal(signal.SIGTERM)
+        while line := node.line():
+            said.append(line)
         self.assertEqual(node.end(), 0)
         self.assertEqual(len([line for line in said if "otlp: " in line]), 1)
 
