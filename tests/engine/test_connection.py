@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fcntl
 import logging
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from scheduler_side import SIZE, OneConnection, OneStore, ready, until
 
 import cistern.engine.connection as connection_module
-from cistern import Busy, Gone, Unavailable
+from cistern import Busy, Gone, NamespaceSpec, Unavailable
 from cistern.engine import node as node_module
 from cistern.engine import options
 from cistern.engine.connection import Connection
@@ -78,6 +79,52 @@ def test_idle_engine_gives_its_node_no_work(
     until(lambda: len(looks) >= 3 or caplog.text)
     kept.close()
     assert not caplog.text
+
+
+def test_adapter_without_room_leaves_the_base_models_sharing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When the node comes back it may have room for fewer namespaces than the engine had found before."""
+    specs: list[dict[str, str]] = []
+    full = [True]
+
+    def attach(spec: NamespaceSpec, **more: object) -> object:
+        specs.append(dict(spec.fields))
+        if spec.fields.get("adapter") == "third" and full[0]:
+            raise Busy("1024 namespaces")
+        return spec
+
+    store: Any = SimpleNamespace(attach=attach, report=lambda: None, close=lambda: None)
+    monkeypatch.setattr(connection_module.Store, "connect", lambda *given, **more: store)
+    wanted = replace(SPEC, fields=((), *((("adapter", name),) for name in ("second", "third", "fourth"))))
+    kept = Connection(LOGGER)
+    kept.open(wanted)
+    until(lambda: len(specs) >= 3)
+    until(lambda: kept.session is not None)
+    standing = kept.session
+    assert standing is not None and kept.failures == 0 and "1024" in kept.lacking
+    assert len(standing.namespaces) == len(standing.spec.fields) == 2
+    full[0] = False
+    until(lambda: kept.session is not None and len(kept.session.namespaces) == 4)
+    assert kept.session is not None and kept.session.spec == wanted and not kept.lacking
+    assert kept.session.store is store and kept.session.connects == standing.connects
+    kept.close()
+    assert caplog.text.count("1024 namespaces") == 1
+
+
+def test_adapters_before_the_one_without_room_extend_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    def attach(spec: NamespaceSpec, **more: object) -> object:
+        if spec.fields.get("adapter") == "third":
+            raise Busy("1024 namespaces")
+        return spec
+
+    kept, standing = Connection(LOGGER), session()
+    standing.store.attach = attach  # type: ignore[method-assign,assignment]
+    kept._spec, kept.session = SPEC, standing
+    kept.open(replace(SPEC, fields=((), (("adapter", "second"),), (("adapter", "third"),))))
+    until(lambda: kept.lacking)
+    until(lambda: kept.session is not None and len(kept.session.namespaces) == 2)
+    kept.close()
 
 
 # ---------------------------------------------------------------------------- what has to be done

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from .. import Busy, Error, Gone, Invalid, Mismatch, Namespace, Store, TooLate, Unavailable
 from .cpus import unbound
@@ -225,23 +226,33 @@ class Connection:
                 self._wake.notify_all()
 
     def _extend(self, session: Session, spec: SessionSpec) -> bool:
-        """Attaches the namespaces that the session lacks; where that fails it stands as it is."""
-        more: list[Namespace] = []
+        """Attaches the namespaces that the session lacks, as far as the node gives them."""
         try:
-            for number in range(len(session.namespaces), len(spec.fields)):
-                more.append(session.store.attach(spec.namespace_spec(number), deadline_us=CALL_US))
+            namespaces = self._attach(session.store, spec, session.namespaces)
         except Gone:
             self.lose(session)
             return False
-        except Error as error:
-            self.lacking = str(error)
-            self._warn(f"an adapter's KV is not shared: {error}")
-            return False
-        with self._wake:
-            if self.session is session:
-                self.session = Session(spec, session.store, session.namespaces + more, session.connects)
-            self.lacking = ""
-        return True
+        if len(namespaces) > len(session.namespaces):
+            with self._wake:
+                if self.session is session:
+                    self.session = _standing(spec, session.store, namespaces, session.connects)
+        return len(namespaces) == len(spec.fields)
+
+    def _attach(self, store: Store, spec: SessionSpec, namespaces: list[Namespace]) -> list[Namespace]:
+        """These namespaces of the specification and those behind them; where the node has no room for one, those
+        before it. Raises where the base model has none."""
+        attached = list(namespaces)
+        for number in range(len(attached), len(spec.fields)):
+            try:
+                attached.append(store.attach(spec.namespace_spec(number), deadline_us=CALL_US))
+            except Error as error:
+                if isinstance(error, Gone) or number == 0:
+                    raise
+                self.lacking = str(error)
+                self._warn(f"an adapter's KV is not shared: {error}")
+                return attached
+        self.lacking = ""
+        return attached
 
     def _connect(self, spec: SessionSpec) -> bool:
         before = self.session
@@ -255,9 +266,7 @@ class Connection:
                 )
             if self._starter is not None:
                 self._starter.connected()
-            namespaces = [
-                store.attach(spec.namespace_spec(number), deadline_us=CALL_US) for number in range(len(spec.fields))
-            ]
+            namespaces = self._attach(store, spec, [])
         except Gone:
             self.session = None
             self.failures += 1
@@ -275,8 +284,10 @@ class Connection:
         self._part()
         self._connects += 1
         with self._wake:
-            self.session = Session(spec, store, namespaces, self._connects)
-            self._warned, self.failures, self.start_failure, self.lacking = "", 0, "", ""
+            self.session = _standing(spec, store, namespaces, self._connects)
+            self.failures, self.start_failure = 0, ""
+            if not self.lacking:
+                self._warned = ""
             self._wake.notify_all()
         return True
 
@@ -296,6 +307,11 @@ class Connection:
         if text != self._warned:
             self._warned = text
             self._logger.warning("cistern: %s", text)
+
+
+def _standing(spec: SessionSpec, store: Store, namespaces: list[Namespace], connects: int) -> Session:
+    """The session by this specification, as far as it has namespaces."""
+    return Session(replace(spec, fields=spec.fields[: len(namespaces)]), store, namespaces, connects)
 
 
 def _namespaces(of: Session | SessionSpec | None) -> int:
