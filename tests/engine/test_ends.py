@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
+from concurrent.futures import Future
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -18,9 +19,11 @@ import cistern.engine.connection as connection_module
 import cistern.engine.coordinator as coordinator_module
 from cistern import Chain, MatchResult
 from cistern.engine import options
+from cistern.engine.adapters import Adapters
 from cistern.engine.connection import Connection
 from cistern.engine.coordinator import Coordinator
 from cistern.engine.orders import LoadOrder, RankReport, SaveOrder, SaveReport, StepOrders
+from cistern.engine.request import Adapter
 from cistern.engine.session import Session, SessionSpec
 from cistern.engine.written import LoadLeases
 from cistern.vllm.events import StoreEvents
@@ -372,3 +375,124 @@ def test_conversation_that_ends_while_its_node_is_away_ends_when_that_is_back(co
     ended("fresh")
     work()
     assert len(ends) == 2  # another generation has none of its blocks
+
+
+# ---------------------------------------------------------------------------- ends of conversations
+
+
+class Talks:
+    """A side whose session stands, and the ends of conversations that its node was asked for."""
+
+    def __init__(self, connection: OneConnection) -> None:
+        self.side, self.connection = ready(), connection
+        self.ends: list[tuple[object, str]] = []
+        store: Any = connection.store
+        store.end_conversation = lambda namespace, name, **more: self.ends.append((namespace, name))
+        store.touch = store.report = lambda *given, **more: None
+
+    def add(self, name: str, adapter: Adapter | None = None, **more: Any) -> None:
+        self.side.add_request(OneRequest(name, adapter=adapter), options.RequestParameters(**more))
+
+    def end(self, name: str) -> None:
+        self.side.end_request(name, ([*range(1, 6)],))
+
+    def work(self) -> None:
+        """What the connection's thread does, after one more request has ended."""
+        self.add("later")
+        self.end("later")
+        assert self.connection.session is not None
+        for one in self.connection.work:
+            one(self.connection.session)
+        self.connection.work.clear()
+
+
+ENDS_TALK = {"conversation": "talk", "end_conversation": True, "no_load": True}
+
+
+def test_conversation_ends_in_a_namespace_that_is_attached_later(
+    connection: OneConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: Future[str] = Future()
+    looked.set_result("digest")
+    monkeypatch.setattr(Adapters, "ask", lambda self, adapter: looked)
+    talks = Talks(connection)
+    connection.opens = False
+    talks.add("adapted", Adapter("lora", 1, "/nowhere", False), **ENDS_TALK)
+    talks.end("adapted")
+    talks.work()
+    assert not talks.ends and connection.spec is not None
+    connection.opens = True
+    connection.open(connection.spec)
+    talks.work()
+    assert connection.session is not None
+    assert talks.ends == [(connection.session.namespaces[1], "talk")]
+    talks.work()
+    assert len(talks.ends) == 1
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_conversation_of_an_adapter_ends_once_its_files_were_looked_at(
+    connection: OneConnection, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """A request may be over before that, and of files that cannot be read nobody knows where it is."""
+    looked: Future[str] = Future()
+    monkeypatch.setattr(Adapters, "ask", lambda self, adapter: looked)
+    talks = Talks(connection)
+    talks.add("adapted", Adapter("lora", 1, "/nowhere", False), **ENDS_TALK)
+    talks.end("adapted")
+    talks.work()
+    assert not talks.ends
+    if known:
+        looked.set_result("digest")
+    else:
+        looked.set_exception(OSError("gone"))
+    talks.work()
+    talks.work()
+    assert connection.session is not None
+    assert talks.ends == ([(connection.session.namespaces[1], "talk")] if known else [])
+
+
+def test_conversation_whose_last_request_is_there_at_a_reset_ends_in_both_generations(
+    connection: OneConnection,
+) -> None:
+    """It wrote under the one, and requests that have not begun go on under the other."""
+    talks = Talks(connection)
+    former = connection.session
+    talks.add("last", **ENDS_TALK)
+    talks.side.reset()
+    talks.end("last")
+    talks.work()
+    assert former is not None and connection.session is not None and connection.session is not former
+    assert set(talks.ends) == {(one.namespaces[0], "talk") for one in (former, connection.session)}
+
+
+def test_end_asked_for_after_a_reset_waits_for_its_session(connection: OneConnection) -> None:
+    talks = Talks(connection)
+    connection.opens = False
+    talks.side.reset()
+    talks.add("last", **ENDS_TALK)
+    talks.end("last")
+    talks.work()
+    assert not talks.ends and connection.spec is not None
+    connection.opens = True
+    connection.open(connection.spec)
+    talks.work()
+    assert connection.session is not None and talks.ends == [(connection.session.namespaces[0], "talk")]
+
+
+def test_conversation_of_an_adapter_ends_where_it_wrote_before_a_reset(
+    connection: OneConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Adapters have other numbers afterwards."""
+    digest: Future[str] = Future()
+    digest.set_result("digest")
+    monkeypatch.setattr(Adapters, "ask", lambda self, adapter: digest)
+    talks = Talks(connection)
+    talks.add("adapted", Adapter("lora", 1, "/nowhere", False), **ENDS_TALK)
+    talks.side.step_orders({"adapted": 1})
+    former = connection.session
+    assert former is not None and len(former.namespaces) == 2
+    talks.side.reset()
+    talks.end("adapted")
+    talks.work()
+    assert talks.ends == [(former.namespaces[1], "talk")]

@@ -78,7 +78,7 @@ class AdaptedRequests:
         """The engine has, for this request, what is known under that namespace: only who has it loaded again may come
         with another one than the request before."""
         adapter = tracked.request.adapter
-        if adapter is None:
+        if adapter is None or self._requests.get(tracked.request.id) is not tracked:  # or it has ended by now
             return
         if self._held.setdefault(adapter.number, namespace) == namespace:
             return

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .. import Namespace, Store
+from .. import Missed, Namespace, Store
 from .connection import CALL_US, Connection
 from .plan import Plan
 from .session import Session
@@ -34,11 +35,12 @@ class Ending:
     done: bool = False
 
     def place(self, now: Session) -> Namespace | None:
-        """The namespace in which it ends by that session."""
-        if self.session is not None and now.store is self.session.store:
-            now = self.session
-        elif now.spec.number != self.specified:
-            return None
+        """The namespace in which it ends by that session; None: it has none, or not yet."""
+        if now.spec.number != self.specified:
+            former = self.session
+            if former is None or former.store is not now.store or former.spec.number != self.specified:
+                return None
+            now = former
         return now.namespaces[self.namespace] if self.namespace < len(now.namespaces) else None
 
 
@@ -80,7 +82,8 @@ class Conversations:
             return
 
         def call(store: Store) -> None:
-            store.end_conversation(namespace, one.name, deadline_us=CALL_US)
+            with contextlib.suppress(Missed):  # somebody dropped the namespace
+                store.end_conversation(namespace, one.name, deadline_us=CALL_US)
             one.done = True
 
         one.asked = session.store

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,7 +16,7 @@ from .. import Chain, Missed
 from .adapted import AdaptedRequests
 from .changes import WeightChanges
 from .connection import CALL_US, MAX_LATE_CALLS, Connection
-from .conversations import Conversations, Ending
+from .conversations import MAX_ENDING, Conversations, Ending
 from .facts import EngineFacts
 from .identity import Fields
 from .keys import new_keys
@@ -97,6 +98,8 @@ class Coordinator:
             )
         )
         self._conversations = Conversations(self.connection, self._plan)
+        self._unidentified: deque[TrackedRequest] = deque(maxlen=MAX_ENDING)
+        """Ended requests that end a conversation of an adapter whose files are still being looked at."""
         self._requests: dict[str, TrackedRequest] = {}
         self._adapted = AdaptedRequests(facts.adapters, self._requests, self._shared.namespace, self.warn_once)
         self._windows = any(group.window_tokens for group in facts.groups)
@@ -252,7 +255,7 @@ class Coordinator:
         tracked = self._requests.get(request_id)
         if tracked is None:
             return None
-        known = self._adapted.identified(tracked)
+        self._adapted.identified(tracked)
         if tracked.computing:
             self._add_keys(tracked)
             frontier = self._frontier(tracked, 0)
@@ -261,14 +264,8 @@ class Coordinator:
         del self._requests[request_id]
         self._plan.end(request_id)
         planned = tracked.planned
-        if tracked.ends_after is not None and known:
-            self._conversations.end(
-                Ending(
-                    self.connection.session, self._shared.specified, planned.namespace, planned.conversation,
-                    tracked.ends_after,
-                )
-            )
-        self._conversations.settle()
+        self._end_conversation(tracked)
+        self._settle_conversations()
         if not planned.loaded_tokens:
             return None
         return {
@@ -422,10 +419,14 @@ class Coordinator:
         self._outdated.reset(self._plan.load_orders())
         self._loads = [replace(order, invalid=True) for order in self._loads]
         self._late_saves = [replace(order, invalid=True) for order in self._late_saves]
-        self._adapted.forget()
         for tracked in self._requests.values():
+            self._end_conversation(tracked)  # what it wrote is in namespaces of before
+            if tracked.request.adapter is not None:
+                tracked.ends_after = None
             if tracked.request.id not in fresh:
                 tracked.adapter, tracked.may = None, (False, False)
+        self._unidentified.clear()
+        self._adapted.forget()
         self._shared.reset()
         if self._listener is not None:
             self._listener.forked()
@@ -635,6 +636,26 @@ class Coordinator:
                 self._pace.load_ended(time.monotonic() - waiting.loading_since - took_us / 1e6)
             if load.order.where == "memory":
                 self._pace.load(max(report.moved_bytes for report in reports), took_us / 1e6)
+        self._settle_conversations()
+
+    def _end_conversation(self, tracked: TrackedRequest) -> None:
+        """Has the conversation end that this request ends, if any: as soon as it is known where it is."""
+        planned = tracked.planned
+        if tracked.ends_after is None:
+            return
+        if not self._adapted.identified(tracked):
+            self._unidentified.append(tracked)
+        elif tracked.request.adapter is None or tracked.digest:
+            self._conversations.end(
+                Ending(
+                    self.connection.session, self._shared.specified, planned.namespace, planned.conversation,
+                    tracked.ends_after,
+                )
+            )
+
+    def _settle_conversations(self) -> None:
+        for _ in range(len(self._unidentified)):
+            self._end_conversation(self._unidentified.popleft())
         self._conversations.settle()
 
     def _report(self, promised_tokens: int, delivered_tokens: int, spent_us: int) -> None:
