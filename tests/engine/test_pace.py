@@ -109,3 +109,16 @@ def test_store_slower_than_computing_probed_ever_more_rarely() -> None:
     pace.step(4096, 0.2)
     loaded = [ask(pace, load_s=3.0) for _ in range(50 * MAX_PROBE)]
     assert sum(loaded) < 100 and sum(loaded[-10 * MAX_PROBE :]) == 10
+
+
+def test_what_loads_took_beside_themselves_is_unlearned_soon() -> None:
+    """Slow steps of other requests, or kernels that were compiled beside the first load, say little of the next."""
+    pace = Pace()
+    pace.step(4096, 0.2)
+    pace.load(64 * MIB, 0.013)
+    pace.load_ended(2.0)
+    assert not pace.worth(*HIT)
+    for _ in range(64):
+        if ask(pace, load_s=0.11):
+            pace.load_ended(0.005)
+    assert pace.worth(*HIT)

@@ -632,7 +632,8 @@ class Coordinator:
             self._report(len(load.order.keys) * self._facts.block_tokens, tokens, took_us)
             self.stats.add("loaded_bytes", sum(report.moved_bytes for report in reports))
             self.stats.add("load_us", took_us)
-            if (waiting := self._requests.get(load.request)) is not None:
+            whole = good == len(load.order.keys)
+            if whole and (waiting := self._requests.get(load.request)) is not None:
                 self._pace.load_ended(time.monotonic() - waiting.loading_since - took_us / 1e6)
             if load.order.where == "memory":
                 self._pace.load(max(report.moved_bytes for report in reports), took_us / 1e6)

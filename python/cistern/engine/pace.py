@@ -152,7 +152,9 @@ class Pace:
 
     def load_ended(self, beside_s: float) -> None:
         """Measures what a load took beside itself."""
-        self.beside_s = _mix(self.beside_s, min(beside_s, OUTLIER * (self.beside_s or beside_s)))
+        known = self.beside_s or beside_s
+        weight = SOONER_WEIGHT if beside_s < known else WEIGHT
+        self.beside_s = known + weight * (min(beside_s, OUTLIER * known) - known)
 
     def compute_s(self, tokens: int, begin: int = 0) -> float:
         """Time to compute so many tokens behind the first `begin`; 0: not known."""
@@ -199,7 +201,3 @@ class Pace:
     def accept(self) -> None:
         """Counts a hit that is worth its load."""
         self._declined, self._probe_at = 0, FIRST_PROBE
-
-
-def _mix(known: float, new: float) -> float:
-    return new if known == 0.0 else known * (1 - WEIGHT) + new * WEIGHT
