@@ -99,6 +99,7 @@ class OneConnection:
         self.spec: SessionSpec | None = None
         self.refusal, self.failures, self.start_failure, self.lacking = "", 0, "", ""
         self.work: list[Callable[[Session], object]] = []
+        self.flushes = 0
 
     def open(self, spec: SessionSpec) -> None:
         self.spec = spec
@@ -115,6 +116,7 @@ class OneConnection:
         self.session = None
 
     def flush(self, timeout_s: float) -> bool:
+        self.flushes += 1
         return True
 
     def close(self) -> None: ...

@@ -228,6 +228,16 @@ def test_saves_under_way_when_nothing_steps_the_engine_published_later(
     assert published == save.put_ids[0]
 
 
+def test_end_of_a_process_waits_for_what_was_submitted_to_the_node(clock: Clock, connection: OneConnection) -> None:
+    """The copies have ended by then: the connection's thread has still to show their blocks."""
+    side, rank, _, _ = left(connection)
+    rank.copied = True
+    side.left_by_caller(rank)  # type: ignore[arg-type]
+    assert not side.pending and connection.flushes == 0
+    side.finish_in_process()
+    assert connection.flushes == 1
+
+
 def test_request_that_comes_before_the_last_ones_saves_have_ended_does_not_wait(
     clock: Clock, connection: OneConnection
 ) -> None:

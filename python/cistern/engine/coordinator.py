@@ -358,8 +358,11 @@ class Coordinator:
         self._catch_up()
 
     def finish_in_process(self) -> None:
-        """Waits until the saves of the same engine are published, where no request is left."""
+        """Waits until the saves of the same engine are published, where no request is left, and what was submitted to
+        the node is done."""
         self._catch_up(IDLE_S)
+        if self._beside is not None:
+            self.connection.flush(1.0)
 
     def _catch_up(self, most_s: float = 0.0) -> None:
         """Takes the reports that no step of the same engine brings; waits so long for those that are due."""
@@ -372,8 +375,6 @@ class Coordinator:
         report = rank.report()
         if report is not None:
             self.handle_reports([report], set())
-        if most_s:
-            self.connection.flush(1.0)
 
     @property
     def pending(self) -> bool:
