@@ -595,3 +595,26 @@ def test_dropped_namespace_is_attached_anew(node: Node) -> None:
         assert connection.session is not first
     finally:
         connection.close()
+
+
+def test_what_a_load_saved_is_told_of_the_tokens_that_it_brought(connection: OneConnection) -> None:
+    """Those at the end of a long prompt look back at all of it."""
+    told: list[dict[str, int]] = []
+    side = ready()
+    connection.store.report = lambda **more: told.append(more)  # type: ignore[attr-defined]
+    for tokens, begin in ((1, 0), (200, 0), (2048, 0), (2048, 8192)) * 10:
+        squares = tokens * (2 * begin + tokens)
+        side._pace.step(tokens, 0.008 + tokens * 2e-4 + squares * 3e-8, squares)
+    connection.store.blocks = 4000
+    add(side, "chat", blocks=4001)
+    begin = 2000 * SIZE
+    more, _ = side.match("chat", begin)
+    assert more == 2000 * SIZE
+    side.begin_load("chat", ([*range(1, 4002)],), more)
+    (load,) = side.step_orders({}).loads
+    side.handle_reports([RankReport(0, 0, loads=[LoadReport(0, load.id, 2000, took_us=1)])], set())
+    assert connection.session is not None
+    for work in connection.work:
+        with contextlib.suppress(AttributeError):  # leases, of which this store has none
+            work(connection.session)
+    assert [one["saved_us"] for one in told] == [int(side._pace.compute_s(more, begin) * 1e6)]

@@ -630,7 +630,7 @@ class Coordinator:
                 tracked.match.forget()  # it said that what is lost was there
             tokens = good * self._facts.block_tokens
             self.stats.add("hit_tokens", tokens)
-            self._report(len(load.order.keys) * self._facts.block_tokens, tokens, took_us)
+            self._report(load.order, tokens, took_us)
             self.stats.add("loaded_bytes", sum(report.moved_bytes for report in reports))
             self.stats.add("load_us", took_us)
             whole = good == len(load.order.keys)
@@ -660,9 +660,11 @@ class Coordinator:
             self._end_conversation(self._unidentified.popleft())
         self._conversations.settle()
 
-    def _report(self, promised_tokens: int, delivered_tokens: int, spent_us: int) -> None:
+    def _report(self, order: LoadOrder, delivered_tokens: int, spent_us: int) -> None:
         """Tells the node of a load that has ended; what it saved is unknown until a step has been measured."""
-        saved_us = int(self._pace.compute_s(delivered_tokens) * 1e6)
+        size = self._facts.block_tokens
+        promised_tokens = len(order.keys) * size
+        saved_us = int(self._pace.compute_s(delivered_tokens, order.first_block * size) * 1e6)
 
         def work(session: Session) -> None:
             session.store.report(
