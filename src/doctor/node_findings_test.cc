@@ -86,7 +86,7 @@ TEST(NodeFindings, MemoryThatGrowsIsToldFromMemoryThatTheHostHasNotAndFromMemory
   asked.memory_bytes = kGiB;
   const auto mend = [&](std::uint64_t bytes, bool lacks) {
     const std::string status = Text(R"({"node":{},"memory":{"bytes":)", bytes, R"(,"wanted_bytes":)",
-                                    SlotsOf(kGiB), R"(,"short":)", lacks ? "1" : "0", "}}");
+                                    SlotsOf(kGiB), R"(,"short":)", lacks ? "true" : "false", "}}");
     return Find(FindingsOfNode(status, Sound(), asked), "node_memory")->mend;
   };
   EXPECT_THAT(mend(SlotsOf(kGiB) / 2, false), HasSubstr("behind the node that serves"));

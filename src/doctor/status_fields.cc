@@ -31,8 +31,13 @@ const json::value* At(const json::object& status, std::string_view pointer) {
 
 std::uint64_t NumberAt(const json::object& status, std::string_view pointer) {
   const json::value* value = At(status, pointer);
+  if (value == nullptr) return 0;
+  if (const bool* yes = value->if_bool()) return *yes ? 1 : 0;
+  // Times have fractions: the double is below 2^64 where it is converted.
+  if (const double* number = value->if_double())
+    return *number > 0 && *number < 0x1p64 ? static_cast<std::uint64_t>(*number) : 0;
   boost::system::error_code error;
-  return value == nullptr ? 0 : value->to_number<std::uint64_t>(error);
+  return value->to_number<std::uint64_t>(error);
 }
 
 std::string TextAt(const json::object& status, std::string_view pointer) {
