@@ -172,7 +172,7 @@ def test_rank_that_finds_nothing_to_move_pages_with_goes_on(
 
     with monkeypatch.context() as short:
         short.setattr(rank_module, "make_mover", none)
-        load = LoadOrder(7, "r", 0, 0, [b"k" * 32], [[3]])
+        load = LoadOrder(7, "r", 0, 0, [b"k" * 32], [[3]], deadline_us=5_000_000)
         rank.begin(step(1, save(1, 1), spec=SPEC, loads=[load], computes=False))
         rank.finished()
         report = rank.report()

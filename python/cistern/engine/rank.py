@@ -296,6 +296,7 @@ class Rank:
         """The transfers of the session that stands now."""
         session = self.connection.session
         if session is None or not self._layouts:
+            self._immovable = ""
             return None
         # Namespaces may have come since; the session is the same as long as these are.
         last, now = self._transfers[-1:], (session.spec.number, session.connects)
@@ -327,7 +328,7 @@ class Rank:
                 self._end_load(running, 0, "")
             elif transfers is not None and self._stands(transfers, running) and current and not refusal:
                 self._start_load(transfers, running, order)
-            elif not current or refusal or late:
+            elif not current or refusal or late or self._immovable:
                 self._end_load(running, 0, self._immovable or "this rank has no session")
             else:
                 still.append((running, order))
