@@ -237,3 +237,13 @@ def test_device_without_memory_for_staging_computes_and_says_so(
     with pytest.raises(ConfigurationError, match="no memory") if required else contextlib.nullcontext():
         rank.register({})
         assert "no memory" in rank._rank_facts().unfit and not rank._layouts
+
+
+def test_step_that_is_timed_is_reported_though_it_saves_nothing(make: Callable[[], tuple[Rank, OneMover]]) -> None:
+    rank, _ = make()
+    run(rank, step(1, spec=SPEC), True)
+    rank.begin(replace(step(2), timed=True))
+    report = rank.report()
+    assert report is not None and report.step == 2
+    rank.begin(step(3))
+    assert rank.report() is None

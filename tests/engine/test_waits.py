@@ -20,7 +20,7 @@ from scheduler_side import SIZE, Clock, Listener, OneConnection, OneRequest, add
 
 import cistern.engine.coordinator as coordinator_module
 import cistern.engine.node as node_module
-from cistern import Chain, Hints, Store, Transfers
+from cistern import Chain, Hints, MatchResult, MatchRun, Store, Transfers
 from cistern.engine import options
 from cistern.engine.adapters import Adapters
 from cistern.engine.connection import Connection
@@ -618,3 +618,25 @@ def test_what_a_load_saved_is_told_of_the_tokens_that_it_brought(connection: One
         with contextlib.suppress(AttributeError):  # leases, of which this store has none
             work(connection.session)
     assert [one["saved_us"] for one in told] == [int(side._pace.compute_s(more, begin) * 1e6)]
+
+
+def test_engine_that_saves_nothing_measures_its_steps(clock: Clock, connection: OneConnection) -> None:
+    """Else each hit were worth its load, however late it comes."""
+    side = ready(save="none")
+    for _ in range(3):
+        orders = side.step_orders({"first": 1000})
+        clock.now += 0.1
+        side.handle_reports([RankReport(0, orders.step if orders.timed else 0, session=1, namespaces=1)], set())
+    runs = (MatchRun(3, "flash", 6_000_000),)
+    connection.store.begin_match = lambda *given, **more: SimpleNamespace(  # type: ignore[method-assign]
+        ready=lambda: True, result=lambda: MatchResult(3, runs, None)
+    )
+    add(side, "second")
+    assert side.match("second", 0) == (0, False)
+
+
+def test_few_steps_that_save_nothing_are_timed(connection: OneConnection) -> None:
+    side = ready(save="none")
+    side._pace.step(1, 0.1)
+    timed = [side.step_orders({"first": 1}).timed for _ in range(4 * coordinator_module.TIMED_EVERY)]
+    assert sum(timed) == 4

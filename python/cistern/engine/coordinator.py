@@ -42,6 +42,8 @@ IDLE_S = 2.0
 """Time for which the end of a process, or of its prefix cache, waits for the last saves of an engine in it."""
 LOOK_S = 2.0
 """Time that a request waits for the ranks to look at their weights."""
+TIMED_EVERY = 8
+"""Of steps that compute and save nothing, one in so many is timed, and each that is longer than those measured."""
 ROOM_S = 0.05
 """Time for which a request that runs waits for pages that saves of ended requests keep: many copies, and far less than
 computing a request anew."""
@@ -115,8 +117,10 @@ class Coordinator:
         self._outdated = OutdatedLoads()
         self._changes = WeightChanges()
         self._pace = Pace()
-        self._saving_steps: dict[int, tuple[float, int, int]] = {}
-        """When each step that saves was planned, its tokens, and their squares (pace.StepTime)."""
+        self._timed_steps: dict[int, tuple[float, int, int]] = {}
+        """When each step that is timed was planned, its tokens, and their squares (pace.StepTime)."""
+        self._untimed = 0
+        """Steps that computed since the last that was timed though it saved nothing."""
         self._last_report = 0.0
         self._short = (0.0, -2)
         """Since when the engine has been short of pages, and the last step in which it was."""
@@ -299,12 +303,24 @@ class Coordinator:
         if due:
             saves += self._order_saves(self._step, due)
         loads, self._loads = self._loads, []
-        if saves:
-            self._saving_steps[self._step] = (time.monotonic(), sum(scheduled.values()), squares)
+        tokens = sum(scheduled.values())
+        timed = bool(saves) or self._is_timed(tokens)
+        if timed:
+            self._timed_steps[self._step] = (time.monotonic(), tokens, squares)
         return StepOrders(
             self._step, self._shared.spec_to_join, self._shared.number, loads, saves, bool(scheduled), self._epoch,
-            self._outdated.take_failed(), self._changes.step, self._changes.ask(self._step),
+            self._outdated.take_failed(), self._changes.step, self._changes.ask(self._step), timed,
         )
+
+    def _is_timed(self, tokens: int) -> bool:
+        """Whether a step that saves nothing is timed: an engine that loads compares with what computing takes."""
+        if not self._options.load or tokens == 0:
+            return False
+        self._untimed += 1
+        if self._untimed < TIMED_EVERY and tokens <= self._pace.steps.longest:
+            return False
+        self._untimed = 0
+        return True
 
     def handle_reports(self, reports: Sequence[RankReport], invalid_pages: set[int]) -> None:
         """A step's reports, of all ranks together, and the pages that the step's output names as not loaded."""
@@ -674,11 +690,11 @@ class Coordinator:
         self.connection.submit(work)
 
     def _measure_step(self, step: int) -> None:
-        """Measures how long a reported step took beside the others in flight. Only steps that save report their
-        number; those are the ones that computed something."""
+        """Measures how long a reported step took beside the others in flight. Only steps that are timed report their
+        number."""
         now = time.monotonic()
-        if step in self._saving_steps:
-            planned, tokens, squares = self._saving_steps.pop(step)
+        if step in self._timed_steps:
+            planned, tokens, squares = self._timed_steps.pop(step)
             self._pace.step(tokens, now - max(planned, self._last_report), squares)
         self._last_report = now
 

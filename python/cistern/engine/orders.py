@@ -63,6 +63,8 @@ class StepOrders:
     """The last change of weights that the scheduler side has heard of, by the step at which it was found."""
     looks: bool = False
     """Whether the ranks look at their weights before anything else."""
+    timed: bool = False
+    """Whether the ranks report the step though it saves nothing: the scheduler side measures it."""
 
 
 @dataclass(frozen=True)

@@ -171,7 +171,7 @@ class Rank:
         on every pipeline stage but the last when it speculates."""
         if self._unsaved is not None:
             self.save(self._unsaved)
-        self._step = orders.step if orders.saves else 0
+        self._step = orders.step if orders.saves or orders.timed else 0
         self._computes = orders.computes
         self._epoch = max(self._epoch, orders.epoch)
         if self._weights_changed or orders.looks:
