@@ -2,6 +2,7 @@
 #include "doctor/host_findings.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <string_view>
 
 #include "arena/geometry.h"
@@ -49,9 +50,10 @@ std::uint64_t FileBytes(const node::NodeOptions& options) {
 }
 
 const ArenaFacts* OwnArena(const HostFacts& facts, const node::NodeOptions& options) {
-  const std::string directory = Text(options.memory_dir, "/", options.tenant);
+  const std::filesystem::path directory = std::filesystem::path(options.memory_dir) / options.tenant;
   for (const ArenaFacts& arena : facts.arenas) {
-    if (arena.directory == directory) return &arena;
+    const std::filesystem::path found = arena.directory;
+    if (found.lexically_normal() == directory.lexically_normal()) return &arena;
   }
   return nullptr;
 }

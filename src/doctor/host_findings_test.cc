@@ -97,6 +97,17 @@ TEST(HostFindings, MemoryThatOthersTookIsAProblemUnlessItIsTheNodesOwnArena) {
   ExpectMend(Of("memory", facts), Verdict::kOk, "");
 }
 
+TEST(HostFindings, AMemoryDirectoryWithASlashAtItsEndIsTheNodesOwn) {
+  HostFacts facts = Sound();
+  node::NodeOptions options = Options();
+  options.memory_dir += "/";
+  facts.arenas = {{.directory = "/dev/shm/cistern-7/default", .bytes = 8 * kGiB}};
+  for (const Finding& finding : FindingsOfHost(facts, options)) {
+    EXPECT_NE(finding.verdict, Verdict::kProblem) << finding.name;
+    EXPECT_TRUE(finding.name != "arenas" || finding.verdict == Verdict::kOk) << finding.value;
+  }
+}
+
 TEST(HostFindings, AFileSystemThatIsTooSmallFullOrNoTmpfsSaysHowToMendIt) {
   HostFacts facts = Sound();
   facts.memory_dir.bytes = facts.memory_dir.free_bytes = 64u << 20;  // what Docker gives
