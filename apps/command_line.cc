@@ -83,7 +83,8 @@ void CommandLine::Flags(std::string_view flag, std::string_view value, std::stri
 void CommandLine::Switch(std::string_view flag, std::string_view help, bool* on) {
   impl_->options.push_back({std::string(flag), "", std::string(help)});
   impl_->flags.emplace_back(flag);
-  impl_->app.add_flag(std::string(flag), *on, std::string(help));
+  // A switch that is given is on; --switch=false is refused.
+  impl_->app.add_flag(std::string(flag), *on, std::string(help))->disable_flag_override();
 }
 
 void CommandLine::Text(std::string_view flag, std::string_view value, std::string_view help,

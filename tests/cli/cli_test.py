@@ -86,6 +86,13 @@ class WhatANodeDoes(CliTest):
         self.assertEqual(said.returncode, 1)
         self.assertIn(b"standard output cannot be written: ", said.stderr)
 
+    def test_a_switch_that_is_turned_off_by_its_flag_is_refused(self) -> None:
+        """Else one that is turned off over a file that turns it on would stay on."""
+        file = self.directory / "cistern.toml"
+        file.write_text('memory = "64MiB"\ndiscard_foreign = true\n')
+        check = run("cisternd", "--check", "--config", file, "--discard-foreign=false")
+        self.assert_says(check, 2, "discard-foreign")
+
     def test_a_memory_dir_on_hugetlbfs_is_refused_by_name(self) -> None:
         huge = self.directory / "huge"
         huge.mkdir()
