@@ -50,8 +50,7 @@ Task<Result<Offer>> ChainTaker::Read(net::ConstPiece payload) {
 
 Task<Result<std::vector<std::byte>>> ChainTaker::Answer(std::uint64_t peer, net::ConstPiece payload,
                                                         Instant deadline) {
-  const std::optional<Answered> own = parts_.rule.Answering();
-  if (!own || closed_) co_return Error(Code::kGone, "this member answers nobody now");
+  if (!parts_.rule.Answering() || closed_) co_return Error(Code::kGone, "this member answers nobody now");
   if (under_way_ >= HandOverLimits::kTaken) co_return Error(Code::kBusy, "enough is being taken already");
   struct Counted {
     ChainTaker& taker;
@@ -64,11 +63,13 @@ Task<Result<std::vector<std::byte>>> ChainTaker::Answer(std::uint64_t peer, net:
   const Counted counted{*this};
   Result<Offer> offer = co_await Read(payload);
   if (!offer) co_return std::unexpected(std::move(offer.error()));
-  if (!parts_.rule.Same({offer->chain.history, 0})) co_return Error(Code::kMismatch, "another history");
+  // The history alone: each block meets the drops as it comes.
+  const std::optional<Answered> now = parts_.rule.Answering();
+  if (!now || now->history != offer->chain.history) co_return Error(Code::kMismatch, "another history");
   const std::size_t offered = offer->chain.keys.size();
-  OfferReply reply{.history = own->history, .refusal = NotTaken::kDrains};
+  OfferReply reply{.refusal = NotTaken::kDrains};
   if (!draining_) reply = co_await Take(peer, std::move(*offer), deadline);
-  reply.history = own->history;
+  reply.history = now->history;
   if (reply.here < offered) counters_.refused.Add();
   co_return Encode(reply);
 }

@@ -155,6 +155,19 @@ TEST_F(HandOverTest, DropThatIsSeenWhileBodiesAreOnTheirWayHolds) {
   for (std::uint64_t n = 11; n <= 40; ++n) EXPECT_FALSE(Here(1, n)) << n;
 }
 
+TEST_F(HandOverTest, ACellWhoseDropsWereTrimmedHandsOver) {
+  StartNodes(2);
+  for (std::size_t i = 0; i < 2; ++i) {
+    node(i).rule.trimmed = 5;
+    node(i).rule.applied = 9;
+  }
+  PutChain(0, 1, 40);
+  const store::HandedOver given = Give(0);
+  EXPECT_EQ(given.blocks, 40u);
+  EXPECT_EQ(given.left, 0u);
+  for (std::uint64_t n = 1; n <= 40; ++n) EXPECT_TRUE(Exact(1, n)) << n;
+}
+
 TEST_F(HandOverTest, DropAtTheGiverLeavesWhatStandsBeforeItToBeGiven) {
   StartNodes(2);
   PutChain(0, 1, 40);

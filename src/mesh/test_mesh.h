@@ -42,7 +42,8 @@ class TestRule final : public CellRule {
     return joined ? std::optional(Answered{history, applied, last}) : std::nullopt;
   }
   bool Same(const Answered& answered) const override {
-    return joined && answered.history == history && answered.last.revision <= last.revision;
+    return joined && answered.history == history && answered.last.revision <= last.revision &&
+           answered.a >= trimmed;
   }
   bool Behind(const Answered& answered) const override { return answered.last.revision > last.revision; }
   Event::WaitingUntil Changed(Instant deadline) override { return changed.Wait(deadline); }
@@ -52,6 +53,7 @@ class TestRule final : public CellRule {
   std::uint64_t history = 7;
   std::int64_t applied = 0;
   BatchMark last;
+  std::int64_t trimmed = 0;  // the cell's floor
   Event changed;
   DropList list{1};
 };
