@@ -51,12 +51,16 @@ Instant DropFollower::Soon(std::int64_t least_us, std::int64_t most_us) {
       random_.Between(static_cast<std::uint64_t>(least_us), static_cast<std::uint64_t>(most_us))));
 }
 
-bool DropFollower::CanFollow() {
-  const auto lately = [now = executor().Now()](const std::optional<Instant>& since) {
-    return !since || now.UsSince(*since) < CellLimits::kUnfitUs;
-  };
-  return lately(unread_since_) && lately(refused_since_);
+bool DropFollower::IsLately(const std::optional<Instant>& since) {
+  return !since || executor().Now().UsSince(*since) < CellLimits::kUnfitUs;
 }
+
+bool DropFollower::MakesDurable() {
+  // A device that hangs refuses nothing.
+  return IsLately(refused_since_) && (durable_calls_.empty() || IsLately(*durable_calls_.begin()));
+}
+
+bool DropFollower::CanFollow() { return IsLately(unread_since_) && MakesDurable(); }
 
 void DropFollower::Note(const Status& durable) {
   refused_ = durable;
@@ -160,8 +164,9 @@ Task<Conclusion> DropFollower::AgreeOnHistory(std::int64_t* history_revision) {
 
 Task<Conclusion> DropFollower::Join() {
   // Else the cell's drops would wait for it again.
-  if (refused_since_ && !CanFollow()) {
-    state_.trouble = Status(refused_.code(), Text("drops are not durable here: ", refused_.message()));
+  if (!MakesDurable()) {
+    const Status why = refused_since_ ? refused_ : Status(Code::kIoError, "the store has not answered");
+    state_.trouble = Status(why.code(), Text("drops are not durable here: ", why.message()));
     co_return Conclusion{What::kUnreached, state_.trouble};
   }
   std::int64_t history_revision = 0;
@@ -280,7 +285,7 @@ Task<void> DropFollower::DiscardAll() {
 Task<void> DropFollower::Discard(Task<Status> (LocalStore::*what)()) {
   for (;;) {
     {
-      const StoreCall call(*this);
+      const DurableCall call(*this);
       const Status discarded = co_await (store_.*what)();
       Note(discarded);
       if (discarded.ok()) co_return;
@@ -546,7 +551,7 @@ Task<void> DropFollower::Settle() {
     }
     Status status;
     {
-      const StoreCall call(*this);
+      const DurableCall call(*this);
       status = co_await store_.Settle(wanted);
     }
     Note(status);

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -78,6 +79,20 @@ class DropFollower final {
    private:
     DropFollower& follower_;
   };
+  // One that is to make something durable.
+  class DurableCall {
+   public:
+    explicit DurableCall(DropFollower& follower)
+        : call_(follower),
+          durable_calls_(follower.durable_calls_),
+          begun_(durable_calls_.insert(follower.executor().Now())) {}
+    ~DurableCall() { durable_calls_.erase(begun_); }
+
+   private:
+    const StoreCall call_;
+    std::multiset<Instant>& durable_calls_;
+    const std::multiset<Instant>::iterator begun_;
+  };
   struct Batch {
     std::int64_t revision;
     std::vector<CellDrop> drops;
@@ -128,6 +143,9 @@ class DropFollower final {
   Task<void> Discard(Task<Status> (LocalStore::*what)());
   Task<void> Begin(const std::vector<CellDrop>& drops);
   Conclusion Unreached(const Status& why);
+  bool IsLately(const std::optional<Instant>& since);
+  // False: for kUnfitUs the store made nothing durable that it was given.
+  bool MakesDurable();
   // What the store said that was to make something durable.
   void Note(const Status& durable);
   Instant Soon(std::int64_t least_us, std::int64_t most_us);
@@ -148,6 +166,7 @@ class DropFollower final {
   std::int64_t read_all_at_ = 0;                         // deletes up to there are not among them
   std::optional<Instant> unread_since_, refused_since_;  // none: etcd is read, what is dropped is durable
   Status refused_;                                       // what the store said last
+  std::multiset<Instant> durable_calls_;                 // since when each is under way
   Standing settled_;
   int store_calls_ = 0;
   Event store_idle_;

@@ -196,26 +196,33 @@ TEST_F(DropFollowerTest, P5KeysOfManyBatchesAreListedInStepsAndOnlyWhereTheyAreN
 TEST_F(DropFollowerTest, DropsDoNotWaitForAMemberWhoseDiskTakesNothing) {
   StartCell(3);
   ASSERT_TRUE(AllIsDurable(2));
-  cell_.Kill(node(2));
-  cell_.faults.failed_sync = 1;
-  cell_.Start(node(2));
-  ASSERT_TRUE(Joined());
-  for (const std::uint64_t key : {1, 2}) {
-    const auto dropped =
-        cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(key)}), DropWait::kApplied, 60 * kSecond);
-    ASSERT_TRUE(dropped.has_value()) << dropped.error().ToString();
-    EXPECT_EQ(dropped->members, 2u);
-    // It tries to join again, and does not while that is so.
-    EXPECT_TRUE(cell_.RunUntil(20 * kSecond, [this] {
-      return !member(2).joined() &&
-             member(2).why().message().find("the disk failed") != std::string_view::npos;
-    }));
+  const auto start_with = [this](const ModelStore::Faults& faults) {
+    cell_.Kill(node(2));
+    cell_.faults = faults;
+    cell_.Start(node(2));
+    EXPECT_TRUE(Joined());
+  };
+  std::uint64_t key = 0;
+  const auto drop = [&] {
+    return cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(++key)}), DropWait::kApplied, 60 * kSecond);
+  };
+  for (const bool hangs : {false, true}) {
+    SCOPED_TRACE(hangs ? "it does not answer" : "it fails");
+    start_with(hangs ? ModelStore::Faults{.sync_us = 3600 * kSecond} : ModelStore::Faults{.failed_sync = 1});
+    for (int drops = 0; drops < 2; ++drops) {
+      const auto dropped = drop();
+      ASSERT_TRUE(dropped.has_value()) << dropped.error().ToString();
+      EXPECT_EQ(dropped->members, 2u);
+      // It tries to join again, and does not while that is so.
+      EXPECT_TRUE(cell_.RunUntil(20 * kSecond, [&] {
+        const std::string_view why = member(2).why().message();
+        return !member(2).joined() &&
+               why.find(hangs ? "has not answered" : "the disk failed") != std::string_view::npos;
+      }));
+    }
+    start_with({});
+    EXPECT_EQ(drop()->members, 3u);
   }
-  cell_.Kill(node(2));
-  cell_.faults.failed_sync = 0;
-  cell_.Start(node(2));
-  ASSERT_TRUE(Joined());
-  EXPECT_EQ(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(3)}))->members, 3u);
 }
 
 // Its leases are renewed all the same, as by an etcd whose answers to it are too long.
