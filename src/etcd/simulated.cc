@@ -246,6 +246,7 @@ class SimulatedWatch final : public Watch {
     if (etcd_.silent_) return;  // until it wakes
     if (etcd_.stopped_) return End(Code::kGone, "no endpoint can be reached");
     if (etcd_.denied_.contains(client_)) return End(Code::kDenied, "it asks for a login");
+    if (etcd_.deaf_.contains(client_)) return Silence();
     if (position_ < state.compacted) {
       compact_revision_ = state.compacted;
       return End(Code::kLapsed, Text("revision ", position_, " is compacted, up to ", state.compacted));

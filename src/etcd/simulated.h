@@ -75,6 +75,10 @@ class SimulatedEtcd final {
   // Watches end with kGone, or deliver nothing any more until their owner gives them up.
   void CancelWatches();
   void SilenceWatches();
+  // The same for whoever has this name, also of watches to come, or no more for those that come then.
+  void Deafen(const std::string& client, bool deaf = true) {
+    deaf ? (void)deaf_.insert(client) : (void)deaf_.erase(client);
+  }
   // As another of its users may. `revision` is one that has been.
   void Compact(std::int64_t revision);
   // Every lease ends now.
@@ -141,7 +145,7 @@ class SimulatedEtcd final {
   std::multimap<Instant, Callback> due_;  // of one instant in order of their making
   Timer timer_;
   std::vector<std::pair<std::string, Callback>> held_;  // with the client whose way they wait for
-  std::set<std::string> cut_, denied_, keyless_;
+  std::set<std::string> cut_, denied_, keyless_, deaf_;
   std::map<std::string, int> to_lose_;
   bool silent_ = false, stopped_ = false;
   bool full_ = false, refuses_puts_ = false;

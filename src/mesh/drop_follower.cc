@@ -374,13 +374,27 @@ Task<Conclusion> DropFollower::ReadAll() {
   co_return read;
 }
 
+Task<Conclusion> DropFollower::ReadAgain() {
+  // The next watch begins with the last put. One of long ago may be compacted too, or a key that came and
+  // went behind it, which is not read and would look like another etcd's.
+  const Status written = co_await membership_.WriteAgain();
+  Conclusion read = co_await ReadAll();
+  if (!written.ok() || read.what == What::kUnreached) (void)co_await SleepUntil(Soon(100'000, 500'000));
+  if (!state_.joined && read.what == What::kGoOn) {
+    state_.joined = true;
+    state_.changed.Pulse();
+  }
+  co_return read;
+}
+
 // ---- following -------------------------------------------------------------------------------------------
 
 Task<Conclusion> DropFollower::Follow() {
   std::unique_ptr<etcd::Watch> watch;
   bool believed = false, first = true;
-  Instant look_at;
+  Instant look_at, read_at;
   std::int64_t behind = 0;  // what the last look saw that the watch had not shown
+  int deaf = 0;             // watches in a row that brought nothing
   for (;;) {
     if (watch == nullptr) {
       watch = etcd_.WatchFrom(KeyRange::Prefix(keys_.prefix()), last_changes_.begin()->first);
@@ -405,13 +419,23 @@ Task<Conclusion> DropFollower::Follow() {
         behind = looked_revision_;
         if (silent) {
           behind = 0;
+          ++deaf;
           watch.reset();
+          continue;
+        }
+        // A watch that lives begins with a change that was seen.
+        if (deaf >= kDeafWatches && behind > state_.seen && read_at <= executor().Now()) {
+          read_at = executor().Now().PlusUs(CellLimits::kLookUs);
+          watch.reset();
+          Conclusion read = co_await ReadAgain();
+          if (read.what != What::kGoOn && read.what != What::kUnreached) co_return read;
           continue;
         }
       }
     }
     auto events = co_await watch->Next(look_at);
     if (events) {
+      deaf = 0;
       auto unseen = Unseen(std::move(*events), std::exchange(first, false));
       if (!unseen) {
         state_.past.contradicted = true;
@@ -422,17 +446,10 @@ Task<Conclusion> DropFollower::Follow() {
       if (taken.what != What::kGoOn) co_return taken;
     } else if (events.error().code() == Code::kLapsed) {
       watch.reset();
-      // The next watch begins with the last put. One of long ago may be compacted too, or a key that came and
-      // went behind it, which is not read and would look like another etcd's.
-      const Status written = co_await membership_.WriteAgain();
-      Conclusion read = co_await ReadAll();
-      if (!written.ok() || read.what == What::kUnreached) (void)co_await SleepUntil(Soon(100'000, 500'000));
+      Conclusion read = co_await ReadAgain();
       if (read.what != What::kGoOn && read.what != What::kUnreached) co_return read;
-      if (!state_.joined && read.what == What::kGoOn) {
-        state_.joined = true;
-        state_.changed.Pulse();
-      }
     } else if (events.error().code() != Code::kTooLate) {
+      ++deaf;
       watch.reset();
       (void)co_await SleepUntil(Soon(20'000, 200'000));
     }

@@ -115,6 +115,7 @@ class DropFollower final {
     bool contradicted = false;  // a batch is there that should have been seen, or is not that was
   };
   static constexpr std::size_t kLookRanges = 4;
+  static constexpr int kDeafWatches = 2;  // in a row; then all is read by itself
 
   // Asks for what every look asks for, and more: kLookRanges answers, then the others.
   Task<Result<etcd::TransactionAnswer>> Ask(std::vector<etcd::Operation> more);
@@ -123,6 +124,8 @@ class DropFollower final {
   // Makes, replaces or completes the history until there is one that counts; its key's revision.
   Task<Conclusion> AgreeOnHistory(std::int64_t* history_revision);
   Task<Conclusion> ReadAll();
+  // The same while this is a member, where the watch does not bring what there is.
+  Task<Conclusion> ReadAgain();
   Task<Conclusion> ReadSnapshot(Snapshot* snapshot);
   Task<void> AddBatches(etcd::RangeAnswer page, bool ends, Snapshot* snapshot);
   Task<void> Adopt(Snapshot snapshot);

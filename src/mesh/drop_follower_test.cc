@@ -239,6 +239,43 @@ TEST_F(DropFollowerTest, DropsDoNotWaitForAMemberThatCannotReadEtcd) {
   EXPECT_EQ(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(2)}))->members, 2u);
 }
 
+// As behind a proxy that passes no stream on, or ends each.
+TEST_F(DropFollowerTest, DropsDoNotWaitForAMemberWhoseWatchesBringNothing) {
+  StartCell(2);
+  const std::uint64_t history = member(1).state().history;
+  for (const bool silent : {true, false}) {
+    SCOPED_TRACE(silent ? "they are silent" : "they end");
+    if (silent) {
+      cell_.etcd.SilenceWatches();
+      cell_.etcd.Deafen("b");
+    } else {
+      cell_.etcd.SetChances({.cancelled_watch = 1});
+      cell_.etcd.CancelWatches();
+    }
+    for (std::uint64_t key = 1; key <= 3; ++key) {
+      Put(1, key);
+      const auto dropped =
+          cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(key)}), DropWait::kApplied, 30 * kSecond);
+      ASSERT_TRUE(dropped.has_value()) << dropped.error().ToString();
+      EXPECT_EQ(dropped->members, 2u);
+      EXPECT_FALSE(Has(1, key));
+    }
+    // Who came and went meanwhile is no sign of another etcd, once it hears again.
+    Commit(keys_.MemberKey("c"), MemberValue{.process_number = 9, .address = "c:1"}.Encode());
+    etcd::Transaction leave;
+    leave.then.push_back({.kind = etcd::Operation::Kind::kDelete, .keys = {keys_.MemberKey("c"), ""}});
+    ASSERT_TRUE(
+        cell_.loop->BlockOn(cell_.etcd.Client("somebody")->Commit(leave, cell_.clock.Now().PlusUs(kSecond))));
+    cell_.RunFor(30 * kSecond);
+    cell_.etcd.Deafen("b", false);
+    cell_.etcd.SetChances({});
+    cell_.RunFor(10 * kSecond);
+    EXPECT_TRUE(cell_.AllJoined());
+    EXPECT_EQ(member(1).state().history, history);
+    EXPECT_EQ(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(4)}))->members, 2u);
+  }
+}
+
 // By who joined an etcd that was restored, for who does not reach it: what that one saw and etcd has lost is
 // in no number. Ends are trimmed after an hour, drops after a day.
 TEST_F(DropFollowerTest, R10WhatARestoredEtcdHasLostIsNotReadBackThoughEndsWereTrimmed) {
