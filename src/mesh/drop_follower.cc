@@ -378,8 +378,9 @@ Task<Conclusion> DropFollower::ReadAgain() {
   // The next watch begins with the last put. One of long ago may be compacted too, or a key that came and
   // went behind it, which is not read and would look like another etcd's.
   const Status written = co_await membership_.WriteAgain();
-  Conclusion read = co_await ReadAll();
-  if (!written.ok() || read.what == What::kUnreached) (void)co_await SleepUntil(Soon(100'000, 500'000));
+  Conclusion read{What::kUnreached, written};
+  if (written.ok() || written.code() == Code::kLapsed) read = co_await ReadAll();
+  if (read.what == What::kUnreached) (void)co_await SleepUntil(Soon(100'000, 500'000));
   if (!state_.joined && read.what == What::kGoOn) {
     state_.joined = true;
     state_.changed.Pulse();
