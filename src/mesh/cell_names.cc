@@ -61,15 +61,43 @@ Status CellNames::Compare(const std::string& key, std::string_view value, const 
 }
 
 Task<Status> CellNames::Claim(NamedList list, Instant deadline) {
-  using etcd::Compare;
-  using etcd::Operation;
   // Nobody waits for an etcd that has not answered before.
   if (!state_.joined || !state_.trouble.ok())
     co_return Status(Code::kGone,
                      Text("etcd is not asked: ",
                           state_.joined ? state_.trouble.message() : "this member has not joined its cell"));
   const std::string key = keys_.NameKey(list.tenant, list.name);
-  if (const Status* known = Known(list); known != nullptr) co_return *known;
+  for (;;) {
+    if (const Status* known = Known(list); known != nullptr) co_return *known;
+    const auto at = asked_.find(key);
+    if (at == asked_.end()) break;
+    const std::shared_ptr<Asked> other = at->second;
+    Status in_time = co_await other->ended.Wait(deadline);
+    if (!in_time.ok()) co_return in_time;
+    const bool said = other->status.ok() || other->status.code() == Code::kMismatch;
+    if (said && other->list_hash == list.list_hash) co_return other->status;
+  }
+  const auto own = std::make_shared<Asked>();
+  own->list_hash = list.list_hash;
+  own->status = Status(Code::kGone, "its caller has gone");
+  struct Ended {
+    CellNames& names;
+    const std::string& key;
+    ~Ended() {
+      const auto at = names.asked_.find(key);
+      at->second->ended.Set();
+      names.asked_.erase(at);
+    }
+  };
+  asked_[key] = own;
+  const Ended ended{*this, key};
+  own->status = co_await Ask(key, std::move(list), deadline);
+  co_return own->status;
+}
+
+Task<Status> CellNames::Ask(std::string key, NamedList list, Instant deadline) {
+  using etcd::Compare;
+  using etcd::Operation;
   if (const auto unwanted = unwanted_.find(key); unwanted != unwanted_.end()) {
     if (co_await Remove(key, unwanted->second, deadline)) unwanted_.erase(key);
   }

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -69,6 +70,14 @@ class CellNames final {
     std::uint64_t history = 0;
     std::int64_t made = 0;
   };
+  // A claim that etcd has not answered yet: others of its name wait, and take its answer where their list is
+  // the same.
+  struct Asked {
+    std::array<std::byte, 32> list_hash{};
+    Status status;
+    Event ended;
+  };
+  Task<Status> Ask(std::string key, NamedList list, Instant deadline);
   // The first claim by another than who has put it there writes it once more, so that it stays.
   Task<Result<etcd::TransactionAnswer>> Confirm(std::string key, std::string value, std::int64_t revision,
                                                 Instant deadline);
@@ -78,8 +87,9 @@ class CellNames final {
   etcd::Etcd& etcd_;
   const CellKeys keys_;
   const CellState& state_;
-  std::map<std::string, Answer> answers_;     // by key
-  std::map<std::string, Unwanted> unwanted_;  // by key
+  std::map<std::string, Answer> answers_;                // by key
+  std::map<std::string, Unwanted> unwanted_;             // by key
+  std::map<std::string, std::shared_ptr<Asked>> asked_;  // by key
 };
 
 }  // namespace cistern::mesh

@@ -63,6 +63,18 @@ TEST_F(CellNamesTest, ANameWhoseAttachFailedIsFreeAgain) {
   EXPECT_EQ(Claim(0, ListOf("demo", "one")).code(), Code::kMismatch) << "it was not its own";
 }
 
+// As the ranks of an engine attach at its start. None has claimed it in another's place.
+TEST_F(CellNamesTest, ANameThatTwoClaimedTogetherIsFreeAgainWhereBothFailed) {
+  const auto claim = [this] {
+    return names_[0]->Claim(ListOf("demo", "one"), cell_.clock.Now().PlusUs(kSecond));
+  };
+  auto one = claim(), other = claim();
+  EXPECT_TRUE(cell_.loop->BlockOn(std::move(one)).ok());
+  EXPECT_TRUE(cell_.loop->BlockOn(std::move(other)).ok());
+  Withdraw(0, ListOf("demo", "one"));
+  EXPECT_TRUE(Claim(1, ListOf("demo", "two")).ok());
+}
+
 TEST_F(CellNamesTest, ANameThatAnotherHasClaimedSinceStays) {
   ASSERT_TRUE(Claim(0, ListOf("demo", "one")).ok());
   ASSERT_TRUE(Claim(1, ListOf("demo", "one")).ok());
