@@ -20,8 +20,9 @@ FoundHistory HistoryIn(const etcd::RangeAnswer& range) {
 }
 
 HistoryValue NewHistory(std::uint64_t random, std::span<const net::CellKey> cell_keys) {
-  const std::uint64_t number = std::max<std::uint64_t>(1, random);
-  return {.number = number, .checks = HistoryValue::ChecksOf(number, cell_keys)};
+  HistoryValue made{.number = std::max<std::uint64_t>(1, random), .checks = {}};
+  made.checks = made.ChecksWith(cell_keys);
+  return made;
 }
 
 etcd::Transaction HistoryWrite(const CellKeys& keys, const FoundHistory& found, const HistoryValue& value) {

@@ -62,6 +62,19 @@ std::vector<HistoryValue::Check> HistoryValue::ChecksOf(std::uint64_t number,
   return checks;
 }
 
+std::vector<HistoryValue::Check> HistoryValue::ChecksWith(std::span<const net::CellKey> keys) const {
+  const std::vector<Check> own = ChecksOf(number, keys);
+  if (const auto at = std::ranges::find(checks, own.front()); own.size() == 1 && at != checks.end())
+    return {at, checks.end()};
+  std::vector<Check> made;
+  for (const Check& check : checks) {
+    if (std::ranges::find(own, check) == own.end()) made.push_back(check);
+  }
+  made.insert(made.end(), own.rbegin(), own.rend());
+  while (made.size() > kMaxChecks) made.erase(made.begin());
+  return made;
+}
+
 std::string HistoryValue::Encode() const {
   std::vector<std::byte> bytes;
   Encoder out(bytes);

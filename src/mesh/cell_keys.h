@@ -53,12 +53,15 @@ struct HistoryValue {
   static constexpr std::size_t kMaxChecks = 4;
 
   std::uint64_t number = 0;   // random, not 0
-  std::vector<Check> checks;  // of the cell's keys, of later ones last
+  std::vector<Check> checks;  // of the cell's keys, of the one that is used last
 
   // Of a key under this number; a cell without keys has the check of no key.
   static Check CheckOf(std::uint64_t number, const net::CellKey* key);
   // The checks that the keys would have.
   static std::vector<Check> ChecksOf(std::uint64_t number, std::span<const net::CellKey> keys);
+  // The checks once a member with these keys has joined. Several are added, the first, which is used, behind
+  // the others; what lies before the only one of a member is of keys that the cell has left.
+  std::vector<Check> ChecksWith(std::span<const net::CellKey> keys) const;
 
   std::string Encode() const;
   static std::optional<HistoryValue> Decode(std::string_view value);

@@ -803,19 +803,57 @@ TEST_F(CellTest, MemberWithoutAKeyOfTheCellIsRefusedByName) {
 TEST_F(CellTest, CellGoesFromOneKeyToTheOther) {
   net::CellKey first, second;
   second.bytes.fill(std::byte{2});
+  using Keys = std::vector<net::CellKey>;
+  // Also where somebody leaves out that each key is used while the other one is accepted.
+  for (const std::vector<Keys>& way :
+       {std::vector<Keys>{{first, second}, {second, first}, {second}}, {{second, first}, {first}}}) {
+    for (const Keys& keys : way) {
+      for (std::size_t i = 0; i < 2; ++i) {
+        const bool starts = cell_.nodes.size() <= i;
+        if (starts) cell_.Add(i == 0 ? "a" : "b").cell_keys = {first};
+        if (starts) cell_.Start(node(i));
+        ASSERT_TRUE(Settled());
+        if (starts) Put(i, {KeyOf(i)});
+      }
+      for (std::size_t i = 0; i < 2; ++i) {
+        cell_.Kill(node(i));
+        node(i).cell_keys = keys;
+        cell_.Start(node(i));
+        ASSERT_TRUE(Settled());
+      }
+    }
+    for (std::size_t i = 0; i < 2; ++i) EXPECT_TRUE(Has(i, KeyOf(i)));  // the history is the same one
+  }
+}
+
+TEST_F(CellTest, KeyThatTheCellHasLeftIsRefusedByName) {
+  net::CellKey first, second;
+  second.bytes.fill(std::byte{2});
   cell_.Add("a").cell_keys = {first};
-  cell_.Start(node(0));
+  cell_.Add("b").cell_keys = {first};
+  for (std::size_t i = 0; i < 2; ++i) cell_.Start(node(i));
   ASSERT_TRUE(Settled());
-  Put(0, {KeyOf(1)});
-  cell_.Kill(node(0));
-  node(0).cell_keys = {first, second};
-  cell_.Start(node(0));
-  ASSERT_TRUE(Settled());
-  cell_.Kill(node(0));
-  node(0).cell_keys = {second};
-  cell_.Start(node(0));
-  ASSERT_TRUE(Settled());
-  EXPECT_TRUE(Has(0, KeyOf(1)));  // the history is the same one
+  for (const std::vector<net::CellKey>& keys :
+       {std::vector{first, second}, std::vector{second, first}, std::vector{second}}) {
+    for (std::size_t i = 0; i < 2; ++i) {
+      cell_.Kill(node(i));
+      node(i).cell_keys = keys;
+      cell_.Start(node(i));
+      ASSERT_TRUE(Settled());
+      // Whoever accepts the first key yet joins again, and takes nothing back.
+      cell_.Kill(node(1));
+      cell_.Start(node(1));
+      ASSERT_TRUE(Settled());
+    }
+  }
+  TestNode& old = cell_.Add("c");
+  old.cell_keys = {first};
+  cell_.Start(old);
+  ASSERT_TRUE(cell_.RunUntil(10 * kSecond, [&] { return old.member->ended(); }));
+  EXPECT_THAT(std::string(old.member->why().message()), HasSubstr("cell key"));
+  const auto dropped = cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(1)}));
+  ASSERT_TRUE(dropped.has_value()) << dropped.error().ToString();
+  EXPECT_EQ(dropped->members, 2u);
 }
 
 TEST_F(CellTest, DropWhoseAnswerWasLostIsWrittenOnce) {

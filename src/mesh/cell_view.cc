@@ -50,7 +50,7 @@ HistoryStep JudgeHistory(std::uint64_t own, const EtcdPast& past, const FoundHis
   if (found.value->number != own) return HistoryStep::kDiscard;
   if (found.cluster_id != past.cluster_id || found.revision < past.highest_revision || past.contradicted)
     return HistoryStep::kReplace;
-  return fit < checks.size() ? HistoryStep::kAddChecks : HistoryStep::kSame;
+  return found.value->ChecksWith(keys) == found.value->checks ? HistoryStep::kSame : HistoryStep::kChecks;
 }
 
 }  // namespace cistern::mesh

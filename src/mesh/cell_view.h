@@ -121,12 +121,12 @@ struct FoundHistory {
 };
 
 enum class HistoryStep : std::uint8_t {
-  kSame,       // as before: what is here counts
-  kMake,       // there is none
-  kReplace,    // another etcd, or an earlier one, under a number that no longer means what it did
-  kDiscard,    // another one: what is here is of nobody's history any more
-  kAddChecks,  // the same, and a key of mine has no check in it yet
-  kRefuse,     // no key of mine fits
+  kSame,     // as before: what is here counts
+  kMake,     // there is none
+  kReplace,  // another etcd, or an earlier one, under a number that no longer means what it did
+  kDiscard,  // another one: what is here is of nobody's history any more
+  kChecks,   // the same, and its checks are not those that my keys make of them
+  kRefuse,   // no key of mine fits
 };
 
 // `own` is the history's number here, 0 for none.

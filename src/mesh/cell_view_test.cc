@@ -164,9 +164,14 @@ TEST_F(JudgeHistoryTest, RestoredOrAnotherEtcdReplacesIt) {
 
 TEST_F(JudgeHistoryTest, KeysOfTheCell) {
   keys_in_use_ = 2;
-  EXPECT_EQ(Judge(7, {5, 40, false}), HistoryStep::kAddChecks);
-  found_.value->checks.push_back(HistoryValue::CheckOf(7, &keys_[1]));
+  EXPECT_EQ(Judge(7, {5, 40, false}), HistoryStep::kChecks);
+  found_.value->checks = found_.value->ChecksWith(keys_);
   EXPECT_EQ(Judge(7, {5, 40, false}), HistoryStep::kSame);
+  keys_in_use_ = 1;
+  EXPECT_EQ(Judge(7, {5, 40, false}), HistoryStep::kChecks) << "the cell has left the other one";
+  std::ranges::reverse(found_.value->checks);
+  EXPECT_EQ(Judge(7, {5, 40, false}), HistoryStep::kSame) << "the cell goes on to the other one";
+  keys_in_use_ = 2;
   found_.value->checks = {HistoryValue::CheckOf(8, &keys_[0])};
   EXPECT_EQ(Judge(7, {5, 40, false}), HistoryStep::kRefuse);
   found_.value.reset();

@@ -121,7 +121,7 @@ Task<Conclusion> DropFollower::Look() {
   const auto answer = co_await Ask({});
   if (!answer) co_return Unreached(answer.error());
   const HistoryStep step = Judge(HistoryIn(answer->ranges[0]), highest);
-  if (step != HistoryStep::kSame && step != HistoryStep::kAddChecks)
+  if (step != HistoryStep::kSame && step != HistoryStep::kChecks)
     co_return Conclusion{What::kJoinAnew, Status(Code::kMismatch, "the cell's history is another one")};
   if (Status status = membership_.Confirm(answer->ranges[2], asked_at); !status.ok()) {
     const What what = status.code() == Code::kDenied ? What::kEnd : What::kJoinAnew;
@@ -149,12 +149,7 @@ Task<Conclusion> DropFollower::AgreeOnHistory(std::int64_t* history_revision) {
       case HistoryStep::kRefuse: co_return Conclusion{What::kEnd, NoKeyFits(keys_, found, cell_keys_.size())};
       case HistoryStep::kMake:
       case HistoryStep::kReplace: made = NewHistory(random_.Next(), cell_keys_); break;
-      case HistoryStep::kAddChecks:
-        for (const HistoryValue::Check& check : HistoryValue::ChecksOf(made.number, cell_keys_)) {
-          if (std::ranges::find(made.checks, check) == made.checks.end()) made.checks.push_back(check);
-        }
-        while (made.checks.size() > HistoryValue::kMaxChecks) made.checks.erase(made.checks.begin());
-        break;
+      case HistoryStep::kChecks: made.checks = made.ChecksWith(cell_keys_); break;
     }
     const Instant deadline = executor().Now().PlusUs(CellLimits::kCallUs);
     const auto written = co_await etcd_.Commit(HistoryWrite(keys_, found, made), deadline);
@@ -226,7 +221,7 @@ Task<Conclusion> DropFollower::ReadSnapshot(Snapshot* snapshot) {
   if (!answer) co_return Unreached(answer.error());
   *snapshot = {.header = answer->header, .history = HistoryIn(answer->ranges[0])};
   const HistoryStep step = Judge(snapshot->history, highest);
-  if (step != HistoryStep::kSame && step != HistoryStep::kAddChecks && step != HistoryStep::kDiscard)
+  if (step != HistoryStep::kSame && step != HistoryStep::kChecks && step != HistoryStep::kDiscard)
     co_return Conclusion{What::kJoinAnew, Status(Code::kMismatch, "the cell's history is another one")};
   if (Status status = membership_.Confirm(answer->ranges[2], asked_at); !status.ok()) {
     const What what = status.code() == Code::kDenied ? What::kEnd : What::kJoinAnew;
