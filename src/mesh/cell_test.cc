@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/step_budget.h"
+#include "mesh/cell_history.h"
 #include "mesh/peer_message.h"
 #include "mesh/test_cell.h"
 
@@ -854,6 +855,31 @@ TEST_F(CellTest, KeyThatTheCellHasLeftIsRefusedByName) {
   const auto dropped = cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(1)}));
   ASSERT_TRUE(dropped.has_value()) << dropped.error().ToString();
   EXPECT_EQ(dropped->members, 2u);
+}
+
+TEST_F(CellTest, DropsDoNotWaitForAMemberThatHasEnded) {
+  net::CellKey first, second;
+  second.bytes.fill(std::byte{2});
+  cell_.Add("a").cell_keys = {first};
+  cell_.Start(node(0));
+  ASSERT_TRUE(Settled());
+  cell_.Add("b").cell_keys = {first, second};
+  for (int starts = 0; starts < 2; ++starts) {
+    cell_.Kill(node(1));
+    cell_.Start(node(1));
+    ASSERT_TRUE(Settled());
+    cell_.RunFor(kSecond);  // it remembers the history
+  }
+  const auto client = cell_.etcd.Client("somebody");
+  const CellKeys keys("/cistern/");
+  const std::vector<net::CellKey> later = {second};
+  const Instant deadline = cell_.clock.Now().PlusUs(kSecond);
+  const auto replaced = cell_.loop->BlockOn(ReplaceHistory(*client, keys, later, 77, deadline));
+  ASSERT_TRUE(replaced.has_value()) << replaced.error().ToString();
+  ASSERT_TRUE(cell_.RunUntil(10 * kSecond, [&] { return member(0).ended() && member(1).joined(); }));
+  const auto dropped = cell_.Drop(node(1), DropOfKeys(name_, {KeyOf(1)}), DropWait::kApplied, 30 * kSecond);
+  ASSERT_TRUE(dropped.has_value()) << dropped.error().ToString();
+  EXPECT_EQ(dropped->members, 1u);
 }
 
 TEST_F(CellTest, DropWhoseAnswerWasLostIsWrittenOnce) {

@@ -78,7 +78,11 @@ Task<void> Member::Run() {
     state_.trouble = came.why;
     ended_ = came.what == Conclusion::What::kEnd;
     state_.changed.Pulse();
-    if (ended_) break;
+    if (ended_) {
+      // Nobody's drops wait for it.
+      co_await membership_.Leave(executor().Now().PlusUs(CellLimits::kCallUs));
+      break;
+    }
     const auto pause_us = static_cast<std::int64_t>(random_.Between(20'000, 500'000));
     (void)co_await SleepUntil(executor().Now().PlusUs(pause_us));
   }
