@@ -176,7 +176,7 @@ Result<SslContext> MakeContext() {
 }  // namespace
 
 Result<TlsContext> TlsContext::OfCellKeys(std::span<const CellKey> keys) {
-  if (keys.empty() || keys.size() > 2)
+  if (keys.empty() || keys.size() > kMaxCellKeys)
     return Error(Code::kInvalid,
                  Text("cell keys: ", keys.size(), " are given; a cell has one, or two in a rotation"));
   Result<SslContext> context = MakeContext();

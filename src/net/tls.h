@@ -42,6 +42,8 @@ struct TlsState;  // OpenSSL's, in tls.cc
 // What this member proves itself by, and what it accepts of others.
 class TlsContext final {
  public:
+  static constexpr std::size_t kMaxCellKeys = 2;
+
   // Offers the first key and accepts any of them: one key, or two while a cell goes from one to the other.
   static Result<TlsContext> OfCellKeys(std::span<const CellKey> keys);
   // kInvalid names the file that cannot be used.

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "node/cell_options.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <string>
 
 #include "base/format.h"
 #include "base/nearest.h"
 #include "base/units.h"
 #include "mesh/cell_keys.h"
+#include "net/tls.h"
 
 namespace cistern::node {
 namespace {
@@ -31,6 +35,13 @@ bool IsLoopback(std::string_view address) {
   return host.starts_with("127.") || host == "[::1]";
 }
 
+bool IsInNumbers(std::string_view host) {
+  in6_addr address{};
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']')
+    return ::inet_pton(AF_INET6, std::string(host.substr(1, host.size() - 2)).c_str(), &address) == 1;
+  return ::inet_pton(AF_INET, std::string(host).c_str(), &address) == 1;
+}
+
 Status CheckAddress(std::string_view name, const std::string& address, bool for_others) {
   const auto wrong = [&](std::string_view why) {
     return Status(Code::kInvalid, Text(name, ": ", Shown(address), " ", why,
@@ -43,6 +54,7 @@ Status CheckAddress(std::string_view name, const std::string& address, bool for_
   if (host.empty() || read.ec != std::errc() || read.ptr != port.data() + port.size() || number == 0)
     return wrong("is no address and port");
   if (number == UINT16_MAX) return wrong("leaves no port behind it, where blocks are served");
+  if (!IsInNumbers(host)) return wrong("has no address in numbers: names are not looked up");
   if (for_others && (host == "0.0.0.0" || host == "[::]"))
     return wrong("is every address of this host and none that others reach");
   return Status();
@@ -94,10 +106,10 @@ Status CheckCellAccess(const NodeOptions& options) {
   if (Status status = mesh::ValidateMemberId(options.cell_name); !status.ok())
     return Status(Code::kInvalid, Text("cell_name: ", Shown(options.cell_name), " must be 1 to ",
                                        mesh::kMaxMemberId, " letters, digits, '-', '_' and '.'"));
-  if (options.cell_keys.size() > mesh::HistoryValue::kMaxChecks)
+  if (options.cell_keys.size() > net::TlsContext::kMaxCellKeys)
     return Status(Code::kInvalid, Text("cell_key: ", options.cell_keys.size(),
                                        " are given and a cell goes from one to the next with at most ",
-                                       mesh::HistoryValue::kMaxChecks));
+                                       net::TlsContext::kMaxCellKeys));
   if (options.etcd_certificate.empty() != options.etcd_key.empty())
     return Status(Code::kInvalid, "etcd_certificate and etcd_key: one is given without the other");
   return Status();

@@ -173,7 +173,10 @@ TEST(NodeOptions, WhatIsWrongWithACellIsNamedWithTheWayOut) {
       {[](NodeOptions& o) { o.cell_address = "0.0.0.0:7420"; }, "is every address of this host"},
       {[](NodeOptions& o) { o.cell_address = "10.0.0.7:7420"; }, "cell_key: is not given"},
       {[](NodeOptions& o) { o.cell_listen = "0.0.0.0:7420"; }, "cell_key: is not given"},
-      {[](NodeOptions& o) { o.cell_keys.assign(5, "/none"); }, "cell_key: 5 are given"},
+      {[](NodeOptions& o) { o.cell_address = "node-7.cistern:7420"; }, "names are not looked up"},
+      {[](NodeOptions& o) { o.cell_listen = "fd00::7:7420"; }, "cell_listen: fd00::7:7420 has no address in"},
+      {[](NodeOptions& o) { o.cell_address = "[fd00::7:7420"; }, "has no address in numbers"},
+      {[](NodeOptions& o) { o.cell_keys.assign(3, "/none"); }, "cell_key: 3 are given"},
       {[](NodeOptions& o) { o.etcd_key = "/none"; }, "etcd_certificate and etcd_key"},
       {[](NodeOptions& o) { o.cell.clear(); }, "member: is of a cell, and cell names none"},
   };
