@@ -254,7 +254,7 @@ Task<Status> Cell::AwaitJoin(Instant deadline) {
 }
 
 Task<Result<server::Dropped>> Cell::Drop(const server::DropRequest& request) {
-  co_await names_.Refresh();
+  // In the step of the question: later the slot may be another namespace's.
   auto name = names_.DroppedNameAt(request.slot);
   if (!name)
     co_return Error(Code::kMiss, Text("namespace ", request.slot, ": is not attached, or was dropped"));
