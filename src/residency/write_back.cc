@@ -311,11 +311,7 @@ bool WriteBack::AddToBatch(catalog::RecordHandle handle, std::uint64_t record_by
   writing_bytes_ += record_bytes;
   writing_of_[group] += r.body_bytes;
   context_.steps.Count(2 + seal->segment_count() / 16);
-  item.request = {.body = arena.slot(r.place),
-                  .seal = item.seal->seal(),
-                  .born = r.born,
-                  .expiry = r.expiry,
-                  .conversation = context_.conversations.Of(context_.forest.block(r.block).tree, r.key)};
+  item.request = {.body = arena.slot(r.place), .seal = item.seal->seal(), .born = r.born, .expiry = r.expiry};
   return true;
 }
 
@@ -341,7 +337,10 @@ std::vector<tier::AppendRequest> WriteBack::WithoutDead(std::deque<BatchItem>& i
   }
   items = std::move(living);
   for (BatchItem& item : items) {
+    const catalog::Record& record = context_.forest.record(item.reference.handle().record);
     item.request.sequence = context_.sequences.Next();
+    item.request.conversation =
+        context_.conversations.Of(context_.forest.block(record.block).tree, record.key);
     batch.push_back(item.request);
   }
   return batch;
