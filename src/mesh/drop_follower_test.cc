@@ -32,8 +32,14 @@ class DropFollowerTest : public ::testing::Test {
   }
   // By somebody who is no member.
   void Commit(std::string key, std::string value) {
+    Change({.keys = {std::move(key), ""}, .value = std::move(value)});
+  }
+  void Remove(std::string key) {
+    Change({.kind = etcd::Operation::Kind::kDelete, .keys = {std::move(key), ""}});
+  }
+  void Change(etcd::Operation change) {
     etcd::Transaction write;
-    write.then.push_back({.keys = {std::move(key), ""}, .value = std::move(value)});
+    write.then.push_back(std::move(change));
     const auto client = cell_.etcd.Client("somebody");
     ASSERT_TRUE(cell_.loop->BlockOn(client->Commit(write, cell_.clock.Now().PlusUs(kSecond))).has_value());
   }
@@ -239,6 +245,21 @@ TEST_F(DropFollowerTest, DropsDoNotWaitForAMemberThatCannotReadEtcd) {
   EXPECT_EQ(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(2)}))->members, 2u);
 }
 
+// Its lease is not renewed while it cannot read, and has little left when it can.
+TEST_F(DropFollowerTest, MemberThatCouldNotReadEtcdForLongStaysOnceItHasJoined) {
+  StartCell(2);
+  for (std::int64_t unread = 20; unread <= 31; ++unread) {
+    SCOPED_TRACE(unread);
+    cell_.etcd.DenyKeys("b");
+    Remove(keys_.MemberKey("b"));
+    ASSERT_TRUE(cell_.RunUntil(kSecond, [this] { return !member(1).joined(); }));
+    cell_.RunFor(unread * kSecond);
+    cell_.etcd.DenyKeys("b", false);
+    ASSERT_TRUE(cell_.RunUntil(20 * kSecond, [this] { return member(1).joined(); }));
+    EXPECT_FALSE(cell_.RunUntil(12 * kSecond, [this] { return !member(1).joined(); }));
+  }
+}
+
 // As behind a proxy that passes no stream on, or ends each.
 TEST_F(DropFollowerTest, DropsDoNotWaitForAMemberWhoseWatchesBringNothing) {
   StartCell(2);
@@ -262,10 +283,7 @@ TEST_F(DropFollowerTest, DropsDoNotWaitForAMemberWhoseWatchesBringNothing) {
     }
     // Who came and went meanwhile is no sign of another etcd, once it hears again.
     Commit(keys_.MemberKey("c"), MemberValue{.process_number = 9, .address = "c:1"}.Encode());
-    etcd::Transaction leave;
-    leave.then.push_back({.kind = etcd::Operation::Kind::kDelete, .keys = {keys_.MemberKey("c"), ""}});
-    ASSERT_TRUE(
-        cell_.loop->BlockOn(cell_.etcd.Client("somebody")->Commit(leave, cell_.clock.Now().PlusUs(kSecond))));
+    Remove(keys_.MemberKey("c"));
     cell_.RunFor(30 * kSecond);
     cell_.etcd.Deafen("b", false);
     cell_.etcd.SetChances({});

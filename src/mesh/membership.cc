@@ -24,6 +24,11 @@ Task<Status> Membership::Enter(std::int64_t history_revision) {
   const auto deadline = [this] { return executor().Now().PlusUs(CellLimits::kCallUs); };
   entered_ = false;
   valid_until_ = {};
+  // It was not kept while this could not follow, and would end just behind the joining.
+  if (lease_ != 0) {
+    Status renewed = co_await Renew(deadline());
+    if (!renewed.ok()) co_return renewed;
+  }
   if (lease_ == 0) {
     const Instant sent = BootNow();
     const Result<etcd::LeaseAnswer> granted = co_await etcd_.Grant(CellLimits::kLeaseS, deadline());
@@ -90,19 +95,24 @@ Task<Status> Membership::WriteAgain() {
 Task<void> Membership::KeepLease(std::function<bool()> fit) {
   for (;;) {
     (void)co_await SleepUntil(executor().Now().PlusUs(CellLimits::kKeepAliveUs));
-    if (lease_ == 0 || !fit()) continue;
-    const std::int64_t lease = lease_;
-    const Instant sent = BootNow();
-    const Result<etcd::LeaseAnswer> renewed =
-        co_await etcd_.KeepAlive(lease, executor().Now().PlusUs(CellLimits::kKeepAliveUs));
-    if (!renewed || lease_ != lease) continue;  // etcd's silence is no lapse
-    if (renewed->ttl_s == 0) {
-      lease_ = 0;  // the next look finds that the key is gone
-      continue;
-    }
+    // Where etcd is silent the lease has not lapsed; where it has, the next look finds that the key is gone.
+    if (lease_ != 0 && fit()) (void)co_await Renew(executor().Now().PlusUs(CellLimits::kKeepAliveUs));
+  }
+}
+
+Task<Status> Membership::Renew(Instant deadline) {
+  const std::int64_t lease = lease_;
+  const Instant sent = BootNow();
+  const Result<etcd::LeaseAnswer> renewed = co_await etcd_.KeepAlive(lease, deadline);
+  if (!renewed) co_return renewed.error();
+  if (lease_ != lease) co_return Status();
+  if (renewed->ttl_s == 0) {
+    lease_ = 0;
+  } else {
     renewed_until_ = EndOf(sent, renewed->ttl_s);
     renewed_at_ = executor().Now();
   }
+  co_return Status();
 }
 
 Status Membership::Confirm(const etcd::RangeAnswer& own, Instant asked_at) {

@@ -54,6 +54,8 @@ class Membership final {
 
  private:
   Status TakenBy(const MemberValue& other) const;
+  // Renews the lease that there is; none is left where it had ended. etcd's errors.
+  Task<Status> Renew(Instant deadline);
   Instant BootNow() { return boot_ == nullptr ? executor().Now() : boot_->Now(); }
   // Of a lease of so many seconds that was asked for or renewed then. Clocks of two hosts run apart by less
   // than one part in a hundred.
