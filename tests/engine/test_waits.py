@@ -29,7 +29,7 @@ from cistern.engine.facts import ConfigurationError
 from cistern.engine.matches import Match, Matches
 from cistern.engine.orders import LoadReport, RankReport, SaveReport
 from cistern.engine.request import Adapter
-from cistern.engine.session import GroupShape, SessionSpec
+from cistern.engine.session import GroupShape, Session, SessionSpec
 
 
 def test_hints_of_a_request_are_told_with_its_match(clock: Clock, connection: OneConnection) -> None:
@@ -595,6 +595,22 @@ def test_dropped_namespace_is_attached_anew(node: Node) -> None:
         assert connection.session is not first
     finally:
         connection.close()
+
+
+def test_drop_at_reset_reaches_what_was_written_since_another_drop(node: Node) -> None:
+    """An engine that has asked nothing since has the namespace of before the other drop."""
+    spec = SessionSpec(
+        1, str(node.socket), "default", None, ((("name", "reset"),),), (GroupShape("g", "full", 0, (64,)),), SIZE,
+        False, "", "",
+    )
+    key = [bytes(32)]
+    with Store.connect(node.socket) as own, Store.connect(node.socket) as other:
+        session = Session(spec, own, [own.attach(spec.namespace_spec(0))])
+        theirs, _ = other.drop_namespace(other.attach(spec.namespace_spec(0)))
+        other.write(theirs, key, [bytes(64)])
+        assert other.match(theirs, key).blocks == 1
+        coordinator_module._drop_namespaces(session, session)
+        assert other.match(other.attach(spec.namespace_spec(0)), key).blocks == 0
 
 
 def test_what_a_load_saved_is_told_of_the_tokens_that_it_brought(connection: OneConnection) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections import deque
@@ -701,7 +700,12 @@ class Coordinator:
 
 def _drop_namespaces(of: Session, now: Session) -> None:
     for number, namespace in enumerate(of.namespaces):
-        if now.store is not of.store:  # a node that was started anew, or reached anew, has it under its fields
+        known = now.store is of.store  # a node that was started anew, or reached anew, has it under its fields
+        if known:
+            try:
+                now.store.drop_namespace(namespace, deadline_us=CALL_US)
+            except Missed:  # somebody dropped it already, and others may have written there since
+                known = False
+        if not known:
             namespace = now.store.attach(of.spec.namespace_spec(number), deadline_us=CALL_US)
-        with contextlib.suppress(Missed):  # somebody dropped it already
             now.store.drop_namespace(namespace, deadline_us=CALL_US)
