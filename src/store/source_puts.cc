@@ -93,10 +93,11 @@ Result<SourcePut> SourcePuts::Add(std::uint32_t slot, const SourceBlock& block, 
   p.age = block.age;
   p.made = context_.catalog.NextEvent();
   p.after_drop = context_.forest.tree(tree)->last_drop;
+  p.parent_stood = publisher_.ParentStands(tree, block.parent);
   p.writing = kLanding;
   p.users = 1;
-  context_.steps.Count(3);
-  return SourcePut(*this, put);
+  context_.steps.Count(4);
+  return SourcePut(*this, put, deadline);
 }
 
 Result<SourcePut> SourcePuts::Place(SourcePut put, arena::Place place) {
@@ -248,14 +249,30 @@ bool SourcePuts::Publish(const SourcePut& source_put, std::vector<std::uint64_t>
   p.written = ~std::uint64_t{0} >> (64 - p.part_bytes.size());
   p.writing = 0;
   const residency::Step step = publisher_.TryPublish(put);
-  const bool learns = p.unsure && !source_put.learned_;
-  if (p.state == catalog::Put::State::kOpen && step == residency::Step::kWaits && !learns)
+  if (p.state == catalog::Put::State::kOpen && step == residency::Step::kWaits && !Unsure(source_put))
     puts_.End(put, Code::kMiss);
   if (p.state != catalog::Put::State::kOpen) return true;
   p.written = 0;
   p.writing = kLanding;
   context_.pending.SetReady(put, false);
   return false;
+}
+
+bool SourcePuts::Unsure(const SourcePut& put) const {
+  const catalog::Put& p = context_.pending[put.put_];
+  return p.unsure && (!put.learned_ || deletions_.Concern(context_.forest.tree(p.name.tree)->slot));
+}
+
+Task<void> SourcePuts::AwaitSure(SourcePut& put) {
+  const catalog::PutName name = context_.pending[put.put_].name;
+  if (!std::exchange(put.learned_, true)) {
+    const catalog::KeyHash parent = catalog::KeyHashOf(name.tree, context_.pending[put.put_].parent);
+    co_await catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, name.tree, parent);
+    co_return;
+  }
+  const Status collected = co_await deletions_.NextCollected(put.deadline_);
+  if (!collected.ok() && context_.pending[put.put_].state == catalog::Put::State::kOpen)
+    puts_.End(put.put_, Code::kTooLate);
 }
 
 Task<void> SourcePuts::Settle() {
@@ -267,10 +284,8 @@ Task<void> SourcePuts::Settle() {
 Task<Status> SourcePuts::Finish(SourcePut put, SourceFacts facts, Admission& admission) {
   std::optional<Status> ended = FinishAtOnce(put, facts, admission);
   while (!ended) {
-    if (const catalog::Put& p = context_.pending[put.put_]; p.unsure && !std::exchange(put.learned_, true)) {
-      const catalog::TreeId tree = p.name.tree;
-      const catalog::KeyHash parent = catalog::KeyHashOf(tree, p.parent);
-      co_await catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, tree, parent);
+    if (Unsure(put)) {
+      co_await AwaitSure(put);
     } else {
       co_await Yield();
     }

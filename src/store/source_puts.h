@@ -75,12 +75,14 @@ class SourcePut final {
   SourcePut(SourcePut&& other) noexcept
       : puts_(std::exchange(other.puts_, nullptr)),
         put_(other.put_),
+        deadline_(other.deadline_),
         told_(other.told_),
         learned_(other.learned_),
         body_(other.body_) {}
   SourcePut& operator=(SourcePut&& other) noexcept {
     std::swap(puts_, other.puts_);
     std::swap(put_, other.put_);
+    std::swap(deadline_, other.deadline_);
     std::swap(told_, other.told_);
     std::swap(learned_, other.learned_);
     std::swap(body_, other.body_);
@@ -95,10 +97,12 @@ class SourcePut final {
 
  private:
   friend class SourcePuts;
-  SourcePut(SourcePuts& puts, catalog::PutIndex put) : puts_(&puts), put_(put) {}
+  SourcePut(SourcePuts& puts, catalog::PutIndex put, Instant deadline)
+      : puts_(&puts), put_(put), deadline_(deadline) {}
 
   SourcePuts* puts_ = nullptr;
   catalog::PutIndex put_ = catalog::kNoId;
+  Instant deadline_;
   bool told_ = false;     // the facts
   bool learned_ = false;  // whether its parent stands, where a collection hid that
   std::span<std::byte> body_;
@@ -172,6 +176,9 @@ class SourcePuts final {
   bool OverQuota(const catalog::Put& put) const;
   Status TakeFacts(catalog::Put& put, SourceFacts& facts);
   bool Publish(const SourcePut& source_put, std::vector<std::uint64_t> notes);
+  // Whether what is being collected hides if it may be published, and AwaitSure may tell.
+  bool Unsure(const SourcePut& put) const;
+  Task<void> AwaitSure(SourcePut& put);
   void LetGo(catalog::PutIndex put);
 
   const residency::StoreContext context_;

@@ -290,8 +290,7 @@ residency::Step Writer::JoinPut(const catalog::Caller& caller, WriteCall& call, 
     p.standing = StandingOf(call, part);
     p.made = context_.catalog.NextEvent();
     p.after_drop = context_.forest.tree(tree)->last_drop;
-    p.parent_stood =
-        lower_.present() && !part.parent.none() && context_.catalog.Find(tree, part.parent) != catalog::kNoId;
+    p.parent_stood = publisher_.ParentStands(tree, part.parent);
     context_.steps.Count(2);
   }
   catalog::Put& p = context_.pending[put];
