@@ -63,13 +63,21 @@ std::optional<bool> SourcePuts::Present(catalog::TreeId tree, const SourceBlock&
   if (unsure) return std::nullopt;
   if (found == catalog::kNoId) return false;
   const auto copy = context_.forest.See(found, block.group);
-  return copy && !context_.catalog.Expired(copy->expiry);
+  if (!copy) return false;
+  if (context_.catalog.Expired(copy->expiry)) {
+    deletions_.Cut(found, residency::LossReason::kExpired);
+    return false;
+  }
+  return !removal_.LoseGone(found, block.group);
 }
 
 bool SourcePuts::Here(std::uint32_t slot, const BlockKey& key, std::uint16_t group) {
   const catalog::TreeId tree = context_.catalog.TreeOf(slot);
   if (context_.catalog.EntryOf(tree) == nullptr) return false;
-  return Present(tree, {.key = key, .group = group}).value_or(false);
+  const catalog::BlockId found = context_.catalog.Find(tree, key);
+  if (found == catalog::kNoId) return false;
+  const auto copy = context_.forest.See(found, group);
+  return copy && !context_.catalog.Expired(copy->expiry) && !removal_.Gone(*copy);
 }
 
 Result<SourcePut> SourcePuts::Add(std::uint32_t slot, const SourceBlock& block, Instant deadline) {

@@ -111,10 +111,12 @@ class SourcePut final {
 class SourcePuts final {
  public:
   SourcePuts(const residency::StoreContext& context, residency::Residents& residents, residency::Room& room,
-             OpenPuts& puts, Deletions& deletions, Publisher& publisher, const Switches& switches)
+             residency::Removal& removal, OpenPuts& puts, Deletions& deletions, Publisher& publisher,
+             const Switches& switches)
       : context_(context),
         residents_(residents),
         room_(room),
+        removal_(removal),
         puts_(puts),
         deletions_(deletions),
         publisher_(publisher),
@@ -146,7 +148,7 @@ class SourcePuts final {
   bool Settles() const { return publisher_.cascade_waits() || context_.conversations.sharing(); }
   Task<void> Settle();
 
-  // Whether a record of the block is here, in any tier; false too where a collection hides it.
+  // Whether a record of the block can be read here, in any tier; false too where a collection hides it.
   bool Here(std::uint32_t slot, const BlockKey& key, std::uint16_t group);
   // Waits until the ends of conversations are through that are under way in the namespace: what has no note
   // before that may be what they take.
@@ -164,7 +166,8 @@ class SourcePuts final {
  private:
   friend class SourcePut;
   Status Check(std::uint32_t slot, const SourceBlock& block) const;
-  // Whether the block is here already; none where a collection hides it.
+  // Whether the block is here already; none where a collection hides it. What cannot be read any more ends:
+  // later its end would be that of the put as well.
   std::optional<bool> Present(catalog::TreeId tree, const SourceBlock& block);
   residency::RoomFor RoomOf(catalog::TreeId tree, const SourceBlock& block) {
     return {.group = context_.catalog.GroupOf(tree), .age = block.age};
@@ -184,6 +187,7 @@ class SourcePuts final {
   const residency::StoreContext context_;
   residency::Residents& residents_;
   residency::Room& room_;
+  residency::Removal& removal_;
   OpenPuts& puts_;
   Deletions& deletions_;
   Publisher& publisher_;

@@ -255,7 +255,7 @@ residency::Step Writer::JoinPut(const catalog::Caller& caller, WriteCall& call, 
     const auto copy = context_.forest.See(block, part.group);
     if (copy && catalog::Catalog::Expired(copy->expiry, now_s)) {
       deletions_.Cut(block, residency::LossReason::kExpired);
-    } else if (copy) {
+    } else if (copy && !removal_.LoseGone(block, part.group)) {
       context_.counters.present.Add();
       if (lower_.present()) uses_.UseBlock(block);
       if (part.conversation != 0) context_.conversations.Uses(tree, part.key, part.conversation);

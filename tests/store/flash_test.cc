@@ -578,6 +578,28 @@ TEST_F(FlashStoreTest, AMatchEndsBeforeWhatADeviceThatIsOutHas) {
   t->Settle();
 }
 
+TEST_F(FlashStoreTest, R4WhatADeviceThatIsOutHasIsNotPresentToAPut) {
+  Make(With(4));
+  for (std::uint64_t n = 100; n < 600; ++n) ASSERT_EQ(Put(n, std::nullopt), store::State::kPublished);
+  PutChainSlowly(0, 15);
+  PutChainSlowly(20, 30);
+  for (std::uint64_t n = 700; n < 710; ++n) PutChainSlowly(n, n);
+  ASSERT_TRUE(FlashOf(*t).TakeOut("flash0").ok());
+  ASSERT_EQ(Match(600, 600), 0u);
+  ASSERT_EQ(t->store->LookAt(ns.slot, store::Key(0))->here, Where::kFlash);
+  ASSERT_EQ(t->store->LookAt(ns.slot, store::Key(20))->here, Where::kFlash);
+  EXPECT_FALSE(t->store->source_puts().Here(ns.slot, store::Key(20), 0)) << "members may be asked for it";
+  for (std::uint64_t n = 0; n < 3; ++n)
+    EXPECT_EQ(Put(n, n == 0 ? std::nullopt : std::optional(n - 1)), store::State::kPublished) << n;
+  auto given = Begin(20, std::nullopt);
+  ASSERT_TRUE(given.has_value() && given->wanted());
+  store::SourceFacts facts = Land(*given, 20);
+  EXPECT_TRUE(Finish(std::move(*given), std::move(facts)).ok());
+  EXPECT_EQ(WriteOne(Part(41, 3)).state, store::State::kPending) << "its parent cannot be read";
+  t->Settle();
+  EXPECT_TRUE(Gets(0) && Gets(1) && Gets(2) && Gets(20));
+}
+
 TEST_F(FlashStoreTest, APutNeverWaitsForADevice) {
   Make(With(8));
   PutChainSlowly(0, 7);
