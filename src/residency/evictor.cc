@@ -8,8 +8,7 @@ bool Evictor::MayGo(catalog::RecordId record) const {
   if (r.references > 0) return false;
   // A record in the lower tier too: memory's is not the last copy, unless its device left service and what it
   // had is yet to be given up.
-  if (r.in_lower_tier() && (lower_.outs() == 0 || lower_->EstimateUs(r.location, 1) != tier::Tier::kNever))
-    return true;
+  if (r.in_lower_tier() && !lower_.Gone(r.location)) return true;
   if (r.is(catalog::Record::kBehind)) return true;
   const catalog::Block& b = context_.forest.block(r.block);
   if (b.first_child != catalog::kNoId) return false;

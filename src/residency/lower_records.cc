@@ -117,16 +117,7 @@ Task<void> LowerRecords::Lose(tier::LocationRange range) {
         GiveUpCopy(id, *copy);
         continue;
       }
-      context_.counters.lost_below.Add();
-      if (copy->record != catalog::kNoId) partial_copies_.EndIfIdle(copy->record);
-      const bool leased =
-          copy->record != catalog::kNoId && context_.forest.record(copy->record).references > 0;
-      if (leased || context_.forest.block(id).first_child != catalog::kNoId) {
-        owner_.Lose(id, LossReason::kBad);
-      } else {
-        context_.catalog.gone().Note(key_hash, catalog::WentBy::kBad);
-        removal_.Remove(context_.forest.Take(id, group));
-      }
+      removal_.Lose(id, group, *copy);
     }
   }
   while (owner_.Collect()) co_await Yield();

@@ -57,6 +57,11 @@ class LowerTier final {
     if (beside_us) cost_.Took(bytes, others, *beside_us);
   }
 
+  // Whether what lies there cannot be read any more: its device left service, and nobody has come by yet.
+  bool Gone(const tier::Location& location) const {
+    return outs_ > 0 && !location.none() && tier_->EstimateUs(location, 1) == tier::Tier::kNever;
+  }
+
   // A device left service, and how many have. Who waits for a transfer of one may wait for ever: what he did
   // is another's from then on.
   void NoteOut() { ++outs_; }

@@ -9,6 +9,25 @@ void Removal::Remove(catalog::RecordId record) {
   Settle(block);
 }
 
+void Removal::Lose(catalog::BlockId block, std::uint16_t group, const catalog::Forest::Copy& copy) {
+  context_.counters.lost_below.Add();
+  if (copy.record != catalog::kNoId) partial_copies_.EndIfIdle(copy.record);
+  const bool leased = copy.record != catalog::kNoId && context_.forest.record(copy.record).references > 0;
+  if (leased || context_.forest.block(block).first_child != catalog::kNoId) {
+    owner_.Lose(block, LossReason::kBad);
+  } else {
+    context_.catalog.gone().Note(context_.forest.block(block).key_hash(), catalog::WentBy::kBad);
+    Remove(context_.forest.Take(block, group));
+  }
+}
+
+bool Removal::LoseGone(catalog::BlockId block, std::uint16_t group) {
+  const auto copy = context_.forest.See(block, group);
+  if (!copy || !Gone(*copy)) return false;
+  Lose(block, group, *copy);
+  return true;
+}
+
 void Removal::RemoveRecordsOf(catalog::BlockId block) {
   if (context_.forest.block(block).folded()) {
     context_.steps.Count();

@@ -29,6 +29,12 @@ class Removal final {
   // Ends a record: index entry, generation, slot, and its room in the lower tier. Its block may be freed
   // with it.
   void Remove(catalog::RecordId record);
+  // The lower tier has lost the block's record of the group, and memory has none: it ends, and all below it.
+  void Lose(catalog::BlockId block, std::uint16_t group, const catalog::Forest::Copy& copy);
+  // Whether a device that left service alone has it.
+  bool Gone(const catalog::Forest::Copy& copy) const { return !copy.in_memory && lower_.Gone(copy.location); }
+  // Loses the block's record of the group where it is gone so; true: it was.
+  bool LoseGone(catalog::BlockId block, std::uint16_t group);
   // The block becomes a placeholder.
   void RemoveRecordsOf(catalog::BlockId block);
   // The block lost a record or a child: it is freed if empty, or becomes evictable again if it may leave

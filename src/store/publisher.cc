@@ -153,7 +153,9 @@ residency::Step Publisher::FindParent(catalog::PutIndex put, const catalog::Name
   if (unsure) return WaitUntilSure(put);
   const std::uint16_t needed = entry.ParentGroup(p.name.group);
   if (needed == catalog::kNoGroup) return residency::Step::kDone;
-  if (*parent == catalog::kNoId || !context_.catalog.Readable(*parent, needed, context_.catalog.NowS()))
+  if (*parent == catalog::kNoId) return residency::Step::kWaits;
+  const auto above = context_.forest.See(*parent, needed);
+  if (!above || context_.catalog.Expired(above->expiry) || removal_.Gone(*above))
     return residency::Step::kWaits;
   return residency::Step::kDone;
 }
@@ -166,12 +168,12 @@ residency::Step Publisher::FindPresent(catalog::PutIndex put, const catalog::Nam
   if (unsure) return WaitUntilSure(put);
   if (*block == catalog::kNoId) return residency::Step::kDone;
   if (const auto copy = context_.forest.See(*block, p.name.group)) {
-    if (!context_.catalog.Expired(copy->expiry)) {
+    if (!context_.catalog.Expired(copy->expiry) && !removal_.Gone(*copy)) {
       if (p.conversation != 0) context_.conversations.Uses(p.name.tree, p.name.key, p.conversation);
       puts_.End(put, Code::kOk);
       return residency::Step::kWaits;
     }
-    deletions_.Cut(*block, residency::LossReason::kExpired);
+    if (!removal_.LoseGone(*block, p.name.group)) deletions_.Cut(*block, residency::LossReason::kExpired);
     *block = catalog::kNoId;
     // A parent without a record has left with its last child.
     return FindParent(put, entry, parent);

@@ -37,6 +37,10 @@ class Publisher final {
 
   Executor& executor() { return context_.executor; }
 
+  // Of a put that is made now: whether a block of its parent's key stands. Asked with a lower tier alone.
+  bool ParentStands(catalog::TreeId tree, const BlockKey& parent) const {
+    return lower_.present() && !parent.none() && context_.catalog.Find(tree, parent) != catalog::kNoId;
+  }
   // kDone: published, or ended. kWaits: not whole, held, or its parent is not reachable.
   residency::Step TryPublish(catalog::PutIndex put);
   // Publishes puts that wait for a published block as their parent, and then their children.

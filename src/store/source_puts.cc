@@ -63,13 +63,21 @@ std::optional<bool> SourcePuts::Present(catalog::TreeId tree, const SourceBlock&
   if (unsure) return std::nullopt;
   if (found == catalog::kNoId) return false;
   const auto copy = context_.forest.See(found, block.group);
-  return copy && !context_.catalog.Expired(copy->expiry);
+  if (!copy) return false;
+  if (context_.catalog.Expired(copy->expiry)) {
+    deletions_.Cut(found, residency::LossReason::kExpired);
+    return false;
+  }
+  return !removal_.LoseGone(found, block.group);
 }
 
 bool SourcePuts::Here(std::uint32_t slot, const BlockKey& key, std::uint16_t group) {
   const catalog::TreeId tree = context_.catalog.TreeOf(slot);
   if (context_.catalog.EntryOf(tree) == nullptr) return false;
-  return Present(tree, {.key = key, .group = group}).value_or(false);
+  const catalog::BlockId found = context_.catalog.Find(tree, key);
+  if (found == catalog::kNoId) return false;
+  const auto copy = context_.forest.See(found, group);
+  return copy && !context_.catalog.Expired(copy->expiry) && !removal_.Gone(*copy);
 }
 
 Result<SourcePut> SourcePuts::Add(std::uint32_t slot, const SourceBlock& block, Instant deadline) {
@@ -95,10 +103,11 @@ Result<SourcePut> SourcePuts::Add(std::uint32_t slot, const SourceBlock& block, 
   p.age = block.age;
   p.made = context_.catalog.NextEvent();
   p.after_drop = context_.forest.tree(tree)->last_drop;
+  p.parent_stood = publisher_.ParentStands(tree, block.parent);
   p.writing = kLanding;
   p.users = 1;
-  context_.steps.Count(3);
-  return SourcePut(*this, put);
+  context_.steps.Count(4);
+  return SourcePut(*this, put, deadline);
 }
 
 Result<SourcePut> SourcePuts::Place(SourcePut put, arena::Place place) {
@@ -250,14 +259,30 @@ bool SourcePuts::Publish(const SourcePut& source_put, std::vector<std::uint64_t>
   p.written = ~std::uint64_t{0} >> (64 - p.part_bytes.size());
   p.writing = 0;
   const residency::Step step = publisher_.TryPublish(put);
-  const bool learns = p.unsure && !source_put.learned_;
-  if (p.state == catalog::Put::State::kOpen && step == residency::Step::kWaits && !learns)
+  if (p.state == catalog::Put::State::kOpen && step == residency::Step::kWaits && !Unsure(source_put))
     puts_.End(put, Code::kMiss);
   if (p.state != catalog::Put::State::kOpen) return true;
   p.written = 0;
   p.writing = kLanding;
   context_.pending.SetReady(put, false);
   return false;
+}
+
+bool SourcePuts::Unsure(const SourcePut& put) const {
+  const catalog::Put& p = context_.pending[put.put_];
+  return p.unsure && (!put.learned_ || deletions_.Concern(context_.forest.tree(p.name.tree)->slot));
+}
+
+Task<void> SourcePuts::AwaitSure(SourcePut& put) {
+  const catalog::PutName name = context_.pending[put.put_].name;
+  if (!std::exchange(put.learned_, true)) {
+    const catalog::KeyHash parent = catalog::KeyHashOf(name.tree, context_.pending[put.put_].parent);
+    co_await catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, name.tree, parent);
+    co_return;
+  }
+  const Status collected = co_await deletions_.NextCollected(put.deadline_);
+  if (!collected.ok() && context_.pending[put.put_].state == catalog::Put::State::kOpen)
+    puts_.End(put.put_, Code::kTooLate);
 }
 
 Task<void> SourcePuts::Settle() {
@@ -269,10 +294,8 @@ Task<void> SourcePuts::Settle() {
 Task<Status> SourcePuts::Finish(SourcePut put, SourceFacts facts, Admission& admission) {
   std::optional<Status> ended = FinishAtOnce(put, facts, admission);
   while (!ended) {
-    if (const catalog::Put& p = context_.pending[put.put_]; p.unsure && !std::exchange(put.learned_, true)) {
-      const catalog::TreeId tree = p.name.tree;
-      const catalog::KeyHash parent = catalog::KeyHashOf(tree, p.parent);
-      co_await catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, tree, parent);
+    if (Unsure(put)) {
+      co_await AwaitSure(put);
     } else {
       co_await Yield();
     }

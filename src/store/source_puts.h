@@ -75,12 +75,14 @@ class SourcePut final {
   SourcePut(SourcePut&& other) noexcept
       : puts_(std::exchange(other.puts_, nullptr)),
         put_(other.put_),
+        deadline_(other.deadline_),
         told_(other.told_),
         learned_(other.learned_),
         body_(other.body_) {}
   SourcePut& operator=(SourcePut&& other) noexcept {
     std::swap(puts_, other.puts_);
     std::swap(put_, other.put_);
+    std::swap(deadline_, other.deadline_);
     std::swap(told_, other.told_);
     std::swap(learned_, other.learned_);
     std::swap(body_, other.body_);
@@ -95,10 +97,12 @@ class SourcePut final {
 
  private:
   friend class SourcePuts;
-  SourcePut(SourcePuts& puts, catalog::PutIndex put) : puts_(&puts), put_(put) {}
+  SourcePut(SourcePuts& puts, catalog::PutIndex put, Instant deadline)
+      : puts_(&puts), put_(put), deadline_(deadline) {}
 
   SourcePuts* puts_ = nullptr;
   catalog::PutIndex put_ = catalog::kNoId;
+  Instant deadline_;
   bool told_ = false;     // the facts
   bool learned_ = false;  // whether its parent stands, where a collection hid that
   std::span<std::byte> body_;
@@ -107,10 +111,12 @@ class SourcePut final {
 class SourcePuts final {
  public:
   SourcePuts(const residency::StoreContext& context, residency::Residents& residents, residency::Room& room,
-             OpenPuts& puts, Deletions& deletions, Publisher& publisher, const Switches& switches)
+             residency::Removal& removal, OpenPuts& puts, Deletions& deletions, Publisher& publisher,
+             const Switches& switches)
       : context_(context),
         residents_(residents),
         room_(room),
+        removal_(removal),
         puts_(puts),
         deletions_(deletions),
         publisher_(publisher),
@@ -142,7 +148,7 @@ class SourcePuts final {
   bool Settles() const { return publisher_.cascade_waits() || context_.conversations.sharing(); }
   Task<void> Settle();
 
-  // Whether a record of the block is here, in any tier; false too where a collection hides it.
+  // Whether a record of the block can be read here, in any tier; false too where a collection hides it.
   bool Here(std::uint32_t slot, const BlockKey& key, std::uint16_t group);
   // Waits until the ends of conversations are through that are under way in the namespace: what has no note
   // before that may be what they take.
@@ -160,7 +166,8 @@ class SourcePuts final {
  private:
   friend class SourcePut;
   Status Check(std::uint32_t slot, const SourceBlock& block) const;
-  // Whether the block is here already; none where a collection hides it.
+  // Whether the block is here already; none where a collection hides it. What cannot be read any more ends:
+  // later its end would be that of the put as well.
   std::optional<bool> Present(catalog::TreeId tree, const SourceBlock& block);
   residency::RoomFor RoomOf(catalog::TreeId tree, const SourceBlock& block) {
     return {.group = context_.catalog.GroupOf(tree), .age = block.age};
@@ -172,11 +179,15 @@ class SourcePuts final {
   bool OverQuota(const catalog::Put& put) const;
   Status TakeFacts(catalog::Put& put, SourceFacts& facts);
   bool Publish(const SourcePut& source_put, std::vector<std::uint64_t> notes);
+  // Whether what is being collected hides if it may be published, and AwaitSure may tell.
+  bool Unsure(const SourcePut& put) const;
+  Task<void> AwaitSure(SourcePut& put);
   void LetGo(catalog::PutIndex put);
 
   const residency::StoreContext context_;
   residency::Residents& residents_;
   residency::Room& room_;
+  residency::Removal& removal_;
   OpenPuts& puts_;
   Deletions& deletions_;
   Publisher& publisher_;

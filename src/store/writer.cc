@@ -256,7 +256,7 @@ residency::Step Writer::JoinPut(const catalog::Caller& caller, WriteCall& call, 
     const auto copy = context_.forest.See(block, part.group);
     if (copy && catalog::Catalog::Expired(copy->expiry, now_s)) {
       deletions_.Cut(block, residency::LossReason::kExpired);
-    } else if (copy) {
+    } else if (copy && !removal_.LoseGone(block, part.group)) {
       if (part.part == 0) context_.counters.present.Add();  // each part of a put comes here
       if (lower_.present()) uses_.UseBlock(block);
       if (part.conversation != 0) context_.conversations.Uses(tree, part.key, part.conversation);
@@ -295,8 +295,7 @@ residency::Step Writer::JoinPut(const catalog::Caller& caller, WriteCall& call, 
     p.standing = StandingOf(call, part);
     p.made = context_.catalog.NextEvent();
     p.after_drop = context_.forest.tree(tree)->last_drop;
-    p.parent_stood =
-        lower_.present() && !part.parent.none() && context_.catalog.Find(tree, part.parent) != catalog::kNoId;
+    p.parent_stood = publisher_.ParentStands(tree, part.parent);
     context_.steps.Count(2);
   }
   catalog::Put& p = context_.pending[put];

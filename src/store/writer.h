@@ -24,12 +24,13 @@ namespace cistern::store {
 class Writer final {
  public:
   Writer(const residency::StoreContext& context, residency::LowerTier& lower, residency::Residents& residents,
-         residency::Room& room, residency::Uses& uses, Prompts& prompts, OpenPuts& puts, Deletions& deletions,
-         Publisher& publisher, const Switches& switches)
+         residency::Room& room, residency::Removal& removal, residency::Uses& uses, Prompts& prompts,
+         OpenPuts& puts, Deletions& deletions, Publisher& publisher, const Switches& switches)
       : context_(context),
         lower_(lower),
         residents_(residents),
         room_(room),
+        removal_(removal),
         uses_(uses),
         prompts_(prompts),
         puts_(puts),
@@ -91,6 +92,7 @@ class Writer final {
   residency::LowerTier& lower_;
   residency::Residents& residents_;
   residency::Room& room_;
+  residency::Removal& removal_;
   residency::Uses& uses_;
   Prompts& prompts_;
   OpenPuts& puts_;

@@ -8,8 +8,8 @@
 #include "arena/layout.h"
 #include "flash/format.h"
 #include "flash_store.h"
-#include "store/block_store_fixture.h"
 #include "store/cell_drops.h"
+#include "store/source_store_fixture.h"
 
 namespace cistern {
 namespace {
@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint64_t kMiB = 1u << 20;
 constexpr const char* kFirstDevice = "flash0/flash";
 
-class FlashStoreTest : public store::BlockStoreTest {
+class FlashStoreTest : public store::SourceStoreTest {
  protected:
   void TearDown() override {
     if (t) t->disk.Unhang(kFirstDevice);  // the end of a node waits for what hangs
@@ -247,6 +247,33 @@ TEST_F(FlashStoreTest, ADropElsewhereEndsNothingThatIsHeldBelowWhatFlashHas) {
   EXPECT_EQ(Occupied().pending, 0u);
 }
 
+// The same of what another node gives, while what was dropped is collected and afterwards.
+TEST_F(FlashStoreTest, ADropElsewhereEndsNothingThatASourceGivesBelowWhatFlashHas) {
+  for (const bool collected : {true, false}) {
+    Make(With(4));
+    PutChainSlowly(1, 2);
+    PutChainSlowly(11, 130);
+    ASSERT_FALSE(Here(2));
+    auto put = Begin(3, 2);
+    ASSERT_TRUE(put.has_value());
+    store::SourceFacts facts = Land(*put, 3);
+    const BlockKey other = store::Key(11);
+    auto dropping = t->store->Drop(ns.slot, std::span(&other, 1));
+    if (collected) {
+      ASSERT_TRUE(t->Run(std::move(dropping)).has_value());
+    } else {
+      ASSERT_FALSE(dropping.done());
+    }
+    const Status finished = Finish(std::move(*put), std::move(facts));
+    EXPECT_TRUE(finished.ok()) << finished.ToString();
+    if (!collected) {
+      EXPECT_TRUE(t->Run(std::move(dropping)).has_value());
+    }
+    EXPECT_TRUE(Gets(3));
+    EXPECT_EQ(Occupied().pending, 0u);
+  }
+}
+
 // Its parent came to flash again after the drop: what is held descends from the one that was dropped, or may.
 TEST_F(FlashStoreTest, R10WhatIsHeldBelowWhatWasDroppedStaysAwayThoughItsParentCameAgain) {
   for (const bool put_first : {false, true}) {
@@ -262,6 +289,24 @@ TEST_F(FlashStoreTest, R10WhatIsHeldBelowWhatWasDroppedStaysAwayThoughItsParentC
     PutChainSlowly(21, 28);
     ASSERT_FALSE(Here(2));
     (void)t->Run(t->store->Publish(Me(), ns.slot, std::span(&put, 1)));
+    EXPECT_FALSE(Get(3).has_value());
+    EXPECT_EQ(Occupied().pending, 0u);
+  }
+}
+
+TEST_F(FlashStoreTest, R10WhatASourceGivesBelowWhatWasDroppedStaysAwayThoughItsParentCameAgain) {
+  for (const bool put_first : {false, true}) {
+    Make(With(4));
+    PutChainSlowly(1, put_first ? 1 : 2);
+    PutChainSlowly(11, 18);
+    auto put = Begin(3, 2);
+    ASSERT_TRUE(put.has_value());
+    store::SourceFacts facts = Land(*put, 3);
+    ASSERT_TRUE(Drop(1).has_value());
+    PutChainSlowly(1, 2);
+    PutChainSlowly(21, 28);
+    ASSERT_FALSE(Here(2));
+    EXPECT_EQ(Finish(std::move(*put), std::move(facts)).code(), Code::kMiss);
     EXPECT_FALSE(Get(3).has_value());
     EXPECT_EQ(Occupied().pending, 0u);
   }
@@ -531,6 +576,28 @@ TEST_F(FlashStoreTest, AMatchEndsBeforeWhatADeviceThatIsOutHas) {
   ASSERT_EQ(t->store->LookAt(ns.slot, store::Key(0))->here, Where::kFlash);
   EXPECT_EQ(Match(0, 15), 0u);
   t->Settle();
+}
+
+TEST_F(FlashStoreTest, R4WhatADeviceThatIsOutHasIsNotPresentToAPut) {
+  Make(With(4));
+  for (std::uint64_t n = 100; n < 600; ++n) ASSERT_EQ(Put(n, std::nullopt), store::State::kPublished);
+  PutChainSlowly(0, 15);
+  PutChainSlowly(20, 30);
+  for (std::uint64_t n = 700; n < 710; ++n) PutChainSlowly(n, n);
+  ASSERT_TRUE(FlashOf(*t).TakeOut("flash0").ok());
+  ASSERT_EQ(Match(600, 600), 0u);
+  ASSERT_EQ(t->store->LookAt(ns.slot, store::Key(0))->here, Where::kFlash);
+  ASSERT_EQ(t->store->LookAt(ns.slot, store::Key(20))->here, Where::kFlash);
+  EXPECT_FALSE(t->store->source_puts().Here(ns.slot, store::Key(20), 0)) << "members may be asked for it";
+  for (std::uint64_t n = 0; n < 3; ++n)
+    EXPECT_EQ(Put(n, n == 0 ? std::nullopt : std::optional(n - 1)), store::State::kPublished) << n;
+  auto given = Begin(20, std::nullopt);
+  ASSERT_TRUE(given.has_value() && given->wanted());
+  store::SourceFacts facts = Land(*given, 20);
+  EXPECT_TRUE(Finish(std::move(*given), std::move(facts)).ok());
+  EXPECT_EQ(WriteOne(Part(41, 3)).state, store::State::kPending) << "its parent cannot be read";
+  t->Settle();
+  EXPECT_TRUE(Gets(0) && Gets(1) && Gets(2) && Gets(20));
 }
 
 TEST_F(FlashStoreTest, APutNeverWaitsForADevice) {
