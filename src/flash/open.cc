@@ -51,9 +51,11 @@ Status DeviceOpener::CheckLimits(const io::File& file, const std::string& path) 
   if (!limits) return Named(path, limits.error());
   const std::uint32_t needs = std::max(limits->memory_align, limits->offset_align);
   if (needs != 0 && media_.unit() % needs == 0) return Status();
-  return Status(Code::kInvalid, Text("flash device ", path, ": needs transfers aligned to ", needs,
-                                     " bytes and the arena's alignment is ", media_.unit(), "; set it to ",
-                                     needs, " (up to 4096) or take another device"));
+  return Status(Code::kInvalid,
+                Text("flash device ", path, ": needs transfers aligned to ", needs,
+                     " bytes and the arena's alignment is ", media_.unit(), "; set it to ", needs,
+                     " (up to 4096; an arena that is there keeps its own until `cistern "
+                     "forget`) or take another device"));
 }
 
 Task<Result<DeviceOpener::ProbeResult>> DeviceOpener::Probe(std::size_t at) {
