@@ -179,6 +179,8 @@ Status DeviceOpener::CheckProbe(std::size_t at, const ProbeResult& probe) const 
 bool DeviceOpener::Believed(const Superblock& superblock, std::string* why) const {
   if (superblock.journal_id != journal_.id) {
     *why = "it belonged to another store";
+  } else if (journal_.missed_drops) {
+    *why = "a node ran without it meanwhile, and may have dropped what it holds";
   } else if (newest_mark_ > journal_.mark) {
     *why = "the journal is an older copy than the one it was used with last, and may lack drops";
   } else if (std::ranges::find(journal_.known, superblock.device_id) == journal_.known.end()) {

@@ -490,6 +490,7 @@ Task<Result<std::unique_ptr<tier::Tier>>> Node::Core::OpenTier(tier::JournalView
   flash.unit = file_->arena().geometry().alignment;
   flash.budget_bytes_a_day = options_.flash_budget_bytes_a_day;
   flash.discard_foreign = options_.discard_foreign;
+  journal.missed_drops = journal_.missed_drops;
   const flash::FlashTier::Parts parts{*loop_, *log_, RandomNumber};
   watch_->NowDoing(Text("opening flash (", PathsOf(places_), ")"));
   Result<std::unique_ptr<flash::FlashTier>> tier =

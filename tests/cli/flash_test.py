@@ -209,6 +209,20 @@ class WhatANodeDoes(FlashTest):
         node.put_many(20)
         self.assertEqual(node.end(), 0)
 
+    def test_what_was_dropped_in_a_start_without_flash_stays_away(self) -> None:
+        node = self.node("--flash", self.flash)
+        node.put_many(2)
+        node.end()
+        node.start("--loop", "epoll")  # no flash
+        node.put(0)
+        self.assert_says(node.cistern("drop", "--namespace", "demo", key(0)), 0)
+        node.end()
+        node.start("--flash", self.flash)
+        self.assertIsNone(node.get(0))
+        self.assertIn("a node ran without it", node.said)
+        node.put(1)
+        self.assertEqual(node.get(1), body(1))
+
     def test_what_fits_is_kept_in_another_size(self) -> None:
         node = self.node("--flash", self.flash)
         node.put_many(20)
