@@ -51,9 +51,11 @@ Status DeviceOpener::CheckLimits(const io::File& file, const std::string& path) 
   if (!limits) return Named(path, limits.error());
   const std::uint32_t needs = std::max(limits->memory_align, limits->offset_align);
   if (needs != 0 && media_.unit() % needs == 0) return Status();
-  return Status(Code::kInvalid, Text("flash device ", path, ": needs transfers aligned to ", needs,
-                                     " bytes and the arena's alignment is ", media_.unit(), "; set it to ",
-                                     needs, " (up to 4096) or take another device"));
+  return Status(Code::kInvalid,
+                Text("flash device ", path, ": needs transfers aligned to ", needs,
+                     " bytes and the arena's alignment is ", media_.unit(), "; set it to ", needs,
+                     " (up to 4096; an arena that is there keeps its own until `cistern "
+                     "forget`) or take another device"));
 }
 
 Task<Result<DeviceOpener::ProbeResult>> DeviceOpener::Probe(std::size_t at) {
@@ -177,6 +179,8 @@ Status DeviceOpener::CheckProbe(std::size_t at, const ProbeResult& probe) const 
 bool DeviceOpener::Believed(const Superblock& superblock, std::string* why) const {
   if (superblock.journal_id != journal_.id) {
     *why = "it belonged to another store";
+  } else if (journal_.missed_drops) {
+    *why = "a node ran without it meanwhile, and may have dropped what it holds";
   } else if (newest_mark_ > journal_.mark) {
     *why = "the journal is an older copy than the one it was used with last, and may lack drops";
   } else if (std::ranges::find(journal_.known, superblock.device_id) == journal_.known.end()) {

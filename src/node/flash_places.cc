@@ -164,10 +164,10 @@ Result<Fd> ClaimDevice(const flash::FlashDeviceOptions& device) {
            error == EBUSY ? ": it is mounted, or another node or program has it; name another" : ""));
 }
 
-std::uint32_t MaxLowerBlocks(const NodeOptions& options, const FlashPlaces& places) {
+std::uint32_t MaxLowerBlocks(const FlashPlaces& places, std::uint32_t alignment) {
   constexpr std::uint64_t kEntryBytes = 64;  // of a block, at most
   if (places.devices.empty()) return 0;
-  std::uint64_t blocks = places.bytes / (2 * options.alignment);  // a body and its seal
+  std::uint64_t blocks = places.bytes / (2 * alignment);  // a body and its seal
   if (Result<memory::HostMemory> memory = memory::ReadHostMemory()) {
     blocks = std::min(blocks, memory->limit_bytes / 8 / kEntryBytes);
   }

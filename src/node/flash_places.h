@@ -31,8 +31,8 @@ Result<FlashPlaces> FindFlashPlaces(const NodeOptions& options, FindsFor what = 
 Result<Fd> ClaimDevice(const flash::FlashDeviceOptions& device);
 
 // How many blocks on flash the node keeps in its tables: as many as the smallest would be, as long as their
-// entries take no more than an eighth of what the host gives.
-std::uint32_t MaxLowerBlocks(const NodeOptions& options, const FlashPlaces& places);
+// entries take no more than an eighth of what the host gives. `alignment` is the arena's.
+std::uint32_t MaxLowerBlocks(const FlashPlaces& places, std::uint32_t alignment);
 
 // Which of `places.devices` a person means by `path`: as in the options, as the tier has it, or another name
 // of the same. kMiss lists those that there are.

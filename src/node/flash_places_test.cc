@@ -116,11 +116,11 @@ TEST_F(FlashPlacesTest, ADeviceIsFoundByEveryNameThatItHas) {
 }
 
 TEST_F(FlashPlacesTest, TablesHaveRoomForTheSmallestBlocks) {
-  EXPECT_EQ(MaxLowerBlocks(options_, {}), 0u);
+  EXPECT_EQ(MaxLowerBlocks({}, 4096), 0u);
   FlashPlaces places;
   places.devices.resize(1);
   places.bytes = 64u << 20;
-  EXPECT_EQ(MaxLowerBlocks(options_, places), 8192u);
+  EXPECT_EQ(MaxLowerBlocks(places, 4096), 8192u);
 }
 
 }  // namespace

@@ -89,8 +89,9 @@ Task<Result<JournalPlace>> FindJournal(io::Loop& loop, std::string memory, std::
     place.note = Text("journal: taken along from ", memory, " to ", durable);
     if (Status status = CopyJournal(memory, durable); !status.ok()) co_return Error(std::move(status));
   } else {
+    place.missed_drops = true;
     place.note = Text("journal: that in ", memory, " is another than that in ", durable,
-                      " and is removed; what memory holds of it is not believed");
+                      " and is removed; what memory holds of it is not believed, nor what flash holds");
   }
   co_return place;
 }

@@ -8,8 +8,9 @@
 //   3. the old one is removed, durably, before the copy is first written.
 //
 // So where both are there and are one and the same journal, the copy was never written and the old one
-// counts. Where they are different ones, that of flash counts: the other knew nothing of what was dropped
-// there.
+// counts. Where they are different ones a node ran without this flash meanwhile: that of flash counts, as the
+// other knew nothing of what was dropped there, and nothing on flash is believed, as that one does not know
+// what the other dropped.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,7 @@ struct JournalPlace {
   std::string obsolete;   // the journal in this one goes before the other is written; empty: there is none
   std::string note;       // what an operator should know; empty: nothing
   bool fresh = false;     // there is none yet: no record is believed that was there before
+  bool missed_drops = false;  // a node ran with the obsolete one meanwhile: no record on flash is believed
 };
 
 // `memory` is the arena's directory, `durable` the journal's own, empty where there is none; both are locked

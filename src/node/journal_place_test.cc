@@ -84,6 +84,7 @@ TEST_P(JournalPlaceTest, ANodeThatBeginsToHaveFlashTakesItsDropsAlong) {
   EXPECT_EQ(place.directory, root_ / "flash");
   EXPECT_THAT(Dropped(place.directory), ::testing::ElementsAre(10));
   EXPECT_THAT(place.note, HasSubstr("taken along"));
+  EXPECT_FALSE(place.missed_drops);
   EXPECT_TRUE(Has("memory")) << "until flash is open";
   ASSERT_TRUE(LeaveObsoleteJournal(place).ok());
   EXPECT_FALSE(Has("memory"));
@@ -112,6 +113,7 @@ TEST_P(JournalPlaceTest, AnotherJournalWithMemoryDoesNotReplaceThatOfFlash) {
   const JournalPlace place = Find();
   EXPECT_EQ(place.directory, root_ / "flash");
   EXPECT_THAT(place.note, HasSubstr("not believed"));
+  EXPECT_TRUE(place.missed_drops);
   EXPECT_THAT(Dropped(place.directory), ::testing::ElementsAre(10));
   ASSERT_TRUE(LeaveObsoleteJournal(place).ok());
   EXPECT_FALSE(Has("memory")) << "never two in use";

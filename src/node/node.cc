@@ -462,7 +462,7 @@ Task<Status> Node::Core::RecoverStore() {
   parts.journal = std::make_unique<catalog::Journal>(*loop_, journal_.directory, RandomNumber());
 
   catalog::StoreOptions store = StoreOptionsOf(options_);
-  store.max_lower_blocks = MaxLowerBlocks(options_, places_);
+  store.max_lower_blocks = MaxLowerBlocks(places_, file_->arena().geometry().alignment);
   store::BlockStore::Parts below{executor(),    clock_,         words_, *parts.slots, file_->index(),
                                  *parts.movers, *parts.journal, *log_,  nullptr,      &*slow_calls_};
   below.boot = &boot_;
@@ -487,9 +487,10 @@ Task<Status> Node::Core::RecoverStore() {
 Task<Result<std::unique_ptr<tier::Tier>>> Node::Core::OpenTier(tier::JournalView journal) {
   flash::FlashOptions flash;
   flash.devices = places_.devices;
-  flash.unit = options_.alignment;
+  flash.unit = file_->arena().geometry().alignment;
   flash.budget_bytes_a_day = options_.flash_budget_bytes_a_day;
   flash.discard_foreign = options_.discard_foreign;
+  journal.missed_drops = journal_.missed_drops;
   const flash::FlashTier::Parts parts{*loop_, *log_, RandomNumber};
   watch_->NowDoing(Text("opening flash (", PathsOf(places_), ")"));
   Result<std::unique_ptr<flash::FlashTier>> tier =

@@ -22,6 +22,7 @@ struct JournalView {
   std::uint64_t id = 0;
   std::vector<std::uint64_t> known;  // media by id: its tombstones have waited for what these hold
   JournalMark mark;
+  bool missed_drops = false;  // a node had another journal meanwhile: nothing on the media is believed
 };
 
 }  // namespace cistern::tier

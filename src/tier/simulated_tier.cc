@@ -88,7 +88,7 @@ SimulatedTier::SimulatedTier(Parts parts, SimulatedTierOptions options, const Jo
   }
   const bool ours = media_.journal_id_ == journal.id;
   if (ours) newest_mark_ = media_.mark_;
-  if (!ours || newest_mark_ > journal.mark ||
+  if (!ours || journal.missed_drops || newest_mark_ > journal.mark ||
       std::ranges::find(journal.known, media_.id_) == journal.known.end()) {
     Begin(journal.id);
   }

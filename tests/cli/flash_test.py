@@ -43,12 +43,15 @@ class FlashNode(Node):
     def put_many(self, count: int) -> None:
         """Returns when all of them are on flash. Never are there more that are not than memory has room for: those
         would be evicted unwritten."""
-        until = time.monotonic() + TIMEOUT_S
         for number in range(count):
             self.put(number)
             if number % 10 == 9 or number + 1 == count:
-                while self.status()["store"]["written_down"] <= number:
-                    assert time.monotonic() < until, "flash does not take what was put"
+                self.await_written(number + 1)
+
+    def await_written(self, count: int) -> None:
+        until = time.monotonic() + TIMEOUT_S
+        while self.status()["store"]["written_down"] < count:
+            assert time.monotonic() < until, "flash does not take what was put"
 
     def status(self) -> dict[str, Any]:
         return dict(self.json("status"))
@@ -182,6 +185,43 @@ class WhatANodeDoes(FlashTest):
         self.assertIn("not believed", node.said)
         self.assertIsNone(node.get(0))
         self.assertIsNone(node.get(1), "dropped under the other journal")
+
+    def test_another_alignment_takes_nothing_from_flash(self) -> None:
+        node = self.node("--flash", self.flash)
+        node.put_many(20)
+        device = node.json("device", "list")["devices"][0]["id"]
+        node.end()
+        node.start("--flash", self.flash, "--alignment", "512B")
+        self.assertIn("keeps the alignment 4096", node.said)
+        self.assertEqual(node.json("device", "list")["devices"][0]["id"], device)
+        self.assertEqual([n for n in range(20) if node.get(n) != body(n)], [])
+        node.put(20)
+        node.await_written(1)
+        node.cistern("drop", "--namespace", "demo", *(key(n) for n in range(21)))
+        self.assertEqual([n for n in range(21) if node.get(n) is not None], [])
+        self.assertEqual(node.status()["flash"]["live_bytes"], 0)
+        self.assertEqual(node.end(), 0)
+
+    def test_flash_that_is_new_has_the_alignment_of_the_memory_that_is_there(self) -> None:
+        node = self.node("--alignment", "512B")
+        node.end()
+        node.start("--flash", self.loop_device(512 << 20), "--journal-dir", self.disk)
+        node.put_many(20)
+        self.assertEqual(node.end(), 0)
+
+    def test_what_was_dropped_in_a_start_without_flash_stays_away(self) -> None:
+        node = self.node("--flash", self.flash)
+        node.put_many(2)
+        node.end()
+        node.start("--loop", "epoll")  # no flash
+        node.put(0)
+        self.assert_says(node.cistern("drop", "--namespace", "demo", key(0)), 0)
+        node.end()
+        node.start("--flash", self.flash)
+        self.assertIsNone(node.get(0))
+        self.assertIn("a node ran without it", node.said)
+        node.put(1)
+        self.assertEqual(node.get(1), body(1))
 
     def test_what_fits_is_kept_in_another_size(self) -> None:
         node = self.node("--flash", self.flash)
