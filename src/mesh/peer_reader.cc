@@ -367,7 +367,8 @@ Task<Status> PeerReader::Prepare(Fetch& fetch, std::size_t* next, std::shared_pt
       const BlockKey parent = block == 0 ? BlockKey() : run.chain[block - 1];
       std::optional<std::uint32_t> age;
       if (!run.ages.empty()) age = run.ages[block - run.first];
-      const store::SourceBlock asked{run.chain[block], parent, group.group, group.body_bytes, age};
+      const store::SourceBlock asked{run.chain[block], parent, group.group,
+                                     group.body_bytes, age,    run.incarnation};
       std::optional<Result<store::SourcePut>> put = puts.BeginAtOnce(run.slot, asked, fetch.deadline);
       if (!put) put = co_await puts.Begin(run.slot, asked, fetch.deadline);
       if (!*put) {

@@ -41,6 +41,8 @@ Status SourcePuts::Check(std::uint32_t slot, const SourceBlock& block) const {
   const catalog::NamespaceEntry* known = context_.catalog.EntryOf(context_.catalog.TreeOf(slot));
   if (known == nullptr) return UnknownNamespace(slot);
   const catalog::NamespaceEntry& entry = *known;
+  if (block.incarnation != 0 && block.incarnation != entry.incarnation)
+    return Status(Code::kMiss, "put of a source: another namespace has its slot by now");
   const auto invalid = [&](std::string message) {
     return Status(Code::kInvalid, Text("block ", block.key.ToHex(), ": ", message));
   };
@@ -80,10 +82,9 @@ bool SourcePuts::Here(std::uint32_t slot, const BlockKey& key, std::uint16_t gro
   return copy && !context_.catalog.Expired(copy->expiry) && !removal_.Gone(*copy);
 }
 
-Result<SourcePut> SourcePuts::Add(std::uint32_t slot, const SourceBlock& block, Instant deadline) {
-  const catalog::TreeId tree = context_.catalog.TreeOf(slot);
+Result<SourcePut> SourcePuts::Add(catalog::TreeId tree, const SourceBlock& block, Instant deadline) {
   const catalog::NamespaceEntry* entry = context_.catalog.EntryOf(tree);
-  if (entry == nullptr) return std::unexpected(UnknownNamespace(slot));
+  if (entry == nullptr) return Error(Code::kMiss, "put of a source: its namespace was dropped meanwhile");
   const std::uint64_t record_bytes = context_.catalog.RecordBytesOf(*entry, block.group, block.body_bytes);
   if (!context_.pending.HasRoom(kSourceOwner, record_bytes)) {
     context_.counters.busy.Add();
@@ -159,7 +160,7 @@ std::optional<Result<SourcePut>> SourcePuts::BeginAtOnce(std::uint32_t slot, con
   const std::uint64_t record_bytes = context_.catalog.RecordBytesOf(tree, block.group, block.body_bytes);
   const auto place = room_.MakeAtOnce(record_bytes, RoomOf(tree, block));
   if (!place) return std::nullopt;
-  Result<SourcePut> made = Add(slot, block, deadline);
+  Result<SourcePut> made = Add(tree, block, deadline);
   if (made) return Place(std::move(*made), *place);
   context_.slots.Free(*place);
   return made;
@@ -182,7 +183,7 @@ Task<Result<SourcePut>> SourcePuts::Begin(std::uint32_t slot, SourceBlock block,
     present = Present(tree, block);
   }
   if (*present) co_return SourcePut();
-  Result<SourcePut> made = Add(slot, block, deadline);
+  Result<SourcePut> made = Add(tree, block, deadline);
   if (!made) co_return made;
   const residency::SlotFill fill(residents_);
   const std::uint64_t record_bytes = context_.catalog.RecordBytesOf(tree, block.group, block.body_bytes);

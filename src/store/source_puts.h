@@ -36,6 +36,8 @@ struct SourceBlock {
   // A spare put: it takes free room, or that of what was used longer ago than so (policy::Order::Age), and
   // is kBusy at once where there is neither. None: it displaces what any put does.
   std::optional<std::uint32_t> age{};
+  // Of the namespace that it is of: where another one has the slot by now it is kMiss. 0: of whichever has.
+  std::uint64_t incarnation = 0;
 };
 
 // What came with a body.
@@ -173,7 +175,7 @@ class SourcePuts final {
     return {.group = context_.catalog.GroupOf(tree), .age = block.age};
   }
   // A put without a slot, and what it is when it has one.
-  Result<SourcePut> Add(std::uint32_t slot, const SourceBlock& block, Instant deadline);
+  Result<SourcePut> Add(catalog::TreeId tree, const SourceBlock& block, Instant deadline);
   Result<SourcePut> Place(SourcePut put, arena::Place place);
   // Whether the put would be evicted again at once, because its namespaces are at their quota.
   bool OverQuota(const catalog::Put& put) const;

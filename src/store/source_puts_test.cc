@@ -39,6 +39,17 @@ TEST_F(SourcePutsTest, WhatIsAdmittedIsReadAndFoundBehindItsParent) {
   EXPECT_FALSE(again->wanted());
 }
 
+TEST_F(SourcePutsTest, WhatIsOfANamespaceThatHasGoneIsNoneOfTheNextInItsSlot) {
+  Make();
+  SourceBlock block{.key = Key(1), .body_bytes = 4096, .incarnation = ns.incarnation};
+  ASSERT_TRUE(t->Run(t->store->source_puts().Begin(ns.slot, block, Soon()))->wanted());
+  ASSERT_TRUE(t->Run(t->store->DropNamespace(ns.slot)).has_value());
+  const auto put = t->Run(t->store->source_puts().Begin(ns.slot, block, Soon()));
+  ASSERT_FALSE(put.has_value());
+  EXPECT_EQ(put.error().code(), Code::kMiss);
+  EXPECT_EQ(Occupied().pending, 0u);
+}
+
 TEST_F(SourcePutsTest, WhatIsRefusedLeavesNothing) {
   Make();
   EXPECT_EQ(Take(1, std::nullopt, Admits(Admission::Answer::kRefuse)).code(), Code::kMiss);
