@@ -92,7 +92,8 @@ def test_chain_that_no_call_takes_whole_is_held_as_far_as_one_does() -> None:
 
     spec = SessionSpec(1, "", "default", None, ((),), (), SIZE, False, "", "")
     session = Session(spec, SimpleNamespace(match=match), [object()], 1)  # type: ignore[arg-type,list-item]
-    leases.take(LoadOrder(1, "r", 0, 0, [b"k" * 32], [[3]]), [number.to_bytes(32, "little") for number in range(25_000)])
+    keys = [number.to_bytes(32, "little") for number in range(25_000)]
+    leases.take(LoadOrder(1, "r", 0, 0, [b"k" * 32], [[3]]), keys)
     work.pop()(session)
     assert held == [20_000]
 
