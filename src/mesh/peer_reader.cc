@@ -198,7 +198,7 @@ PeerReader::PeerReader(const Parts& parts)
 PeerReader::~PeerReader() { tasks_.Drop(); }
 
 Task<void> PeerReader::Close() {
-  ended_.Set();
+  EndTurns();
   return tasks_.Close();
 }
 
@@ -220,8 +220,9 @@ Task<Result<std::size_t>> PeerReader::Read(std::shared_ptr<const PeerRun> run, s
         status = Status(Code::kTooLate, "read from a peer: it did not come in time");
       } else {
         status = transfer->status;
-        // Another call had less time, or would not have displaced what this one does.
-        const bool anew = !own && (status.code() == Code::kTooLate || status.code() == Code::kBusy);
+        // Another call had less time, would not have displaced what this one does, or asked another peer.
+        const bool anew = !own && (status.code() == Code::kTooLate || status.code() == Code::kBusy ||
+                                   transfer->peer != run->peer);
         if (anew && ++others <= PeerReadLimits::kOthers) {
           status = Status();
           break;
@@ -254,6 +255,7 @@ std::vector<PeerReader::Awaited> PeerReader::Begin(const std::shared_ptr<const P
         fetch->blocks.reserve(fetch->transfers.size());
       }
       known->second = std::shared_ptr<Transfer>(fetch, &fetch->transfers[fetch->blocks.size()]);
+      known->second->peer = run->peer;
       fetch->blocks.push_back(block);
     }
     wanted.push_back({known->second, own});
@@ -372,6 +374,7 @@ Task<Status> PeerReader::Prepare(Fetch& fetch, std::size_t* next, std::shared_pt
       std::optional<Result<store::SourcePut>> put = puts.BeginAtOnce(run.slot, asked, fetch.deadline);
       if (!put) put = co_await puts.Begin(run.slot, asked, fetch.deadline);
       if (!*put) {
+        batch->Uncount(group.body_bytes);
         if (group.required) co_return std::move(put->error());
         continue;
       }
@@ -455,8 +458,12 @@ Task<void> PeerReader::Transport(std::shared_ptr<Batch> batch, std::uint64_t pee
     }
   }
   Status worst = status;
+  std::uint64_t landed = 0;
+  bool whole = true;
   for (Batch::Item& item : batch->items) {
     if (!item.ended || (item.status.ok() && !status.ok())) item.status = status;
+    whole = whole && item.status.ok();
+    if (item.status.ok()) landed += item.put.body().size();
     if (worst.ok() && item.status.code() == Code::kInvalid) worst = item.status;
   }
   const Instant now = parts_.clock.Now();
@@ -465,9 +472,11 @@ Task<void> PeerReader::Transport(std::shared_ptr<Batch> batch, std::uint64_t pee
     peer.Note(worst, now, now.UsSince(began));
     if (!worst.ok()) counters_.failed.Add();
   }
-  if (worst.ok() && batch->bytes() > 0) {
-    counters_.batch_ns.Record(static_cast<std::uint64_t>(std::max<std::int64_t>(now.NsSince(began), 0)));
-    if (!batch->from_flash) peer.NoteLanded(batch->bytes(), began, now);
+  // What the peer does not have, or does not send now, comes in no time.
+  if (landed > 0) {
+    if (whole)
+      counters_.batch_ns.Record(static_cast<std::uint64_t>(std::max<std::int64_t>(now.NsSince(began), 0)));
+    if (!batch->from_flash) peer.NoteLanded(landed, began, now);
   }
   batch->done.Set();
 }

@@ -91,7 +91,9 @@ class PeerReader final {
   bool Coming(std::uint64_t incarnation, const BlockKey& key) const {
     return transfers_.contains({incarnation, key});
   }
-  // Waits for what is under way; no Read is awaited any more. Before the rails end.
+  // No turn is waited for any more: what waits for one ends.
+  void EndTurns() { ended_.Set(); }
+  // The same, and waits for what is under way; no Read is awaited any more. Before the rails end.
   Task<void> Close();
   // Of the store's memory, which was resized.
   void SetMemory(std::uint64_t bytes) { memory_bytes_ = bytes; }
@@ -114,6 +116,7 @@ class PeerReader final {
  private:
   // One block on its way, in all of its groups.
   struct Transfer {
+    std::uint64_t peer = 0;
     Event asked;  // it needs no more room, or has ended
     Event done;
     Status status;

@@ -665,6 +665,50 @@ TEST_F(ReadingTest, EndOfTheNodeWaitsForNoTurn) {
   loop->BlockOn(readers.Close());
 }
 
+TEST_F(ReadingTest, PeerThatHasNothingOfWhatItIsAskedForIsNoFastOne) {
+  StartNodes(2);
+  PutAndTell(0, 8);
+  const PeerMatch match = Find(1, 1, 8);
+  for (std::uint64_t n = 1; n <= 8; ++n) {
+    const BlockKey key = store::Key(n);
+    ASSERT_TRUE(loop->BlockOn(node(0).store->Drop(slot, std::span(&key, 1))).has_value());
+  }
+  const double before = node(1).peers.Of(match.run->peer).bytes_per_us();
+  EXPECT_FALSE(Read(1, match).has_value());
+  EXPECT_EQ(node(1).reader->counters().batch_ns.count(), 0u);
+  EXPECT_EQ(node(1).peers.Of(match.run->peer).bytes_per_us(), before);
+}
+
+TEST_F(ReadingTest, CallerReadsFromItsOwnPeerWhatAnothersPeerDidNotHave) {
+  StartNodes(3);
+  PutAndTell(0, 1);
+  const PeerMatch one = Find(1, 1, 1);
+  ASSERT_NE(one.run, nullptr);
+  Put(2, 1, std::nullopt);
+  ASSERT_TRUE(Told(2));
+  PeerMatch other = one;
+  for (int asked = 0; asked < 100 && (!other.run || other.run->peer == one.run->peer); ++asked)
+    other = Find(1, 1, 1);
+  ASSERT_TRUE(other.run && other.run->peer != one.run->peer);
+  Event goes_on;
+  node(0).before_find = [&](Executor&) -> Task<void> { co_await goes_on.Wait(); };
+  std::vector<Result<std::size_t>> outcomes(2, Result<std::size_t>(0));
+  int ended = 0;
+  TaskGroup readers(executor());
+  readers.Spawn(ReadInto(executor(), 1, one.run, After(5 * kSecond), &outcomes[0], &ended));
+  RunFor(1'000);
+  readers.Spawn(ReadInto(executor(), 1, other.run, After(5 * kSecond), &outcomes[1], &ended));
+  RunFor(1'000);
+  const BlockKey key = store::Key(1);
+  ASSERT_TRUE(loop->BlockOn(node(0).store->Drop(slot, std::span(&key, 1))).has_value());
+  goes_on.Set();
+  ASSERT_TRUE(RunUntil([&] { return ended == 2; }));
+  EXPECT_FALSE(outcomes[0].has_value());
+  EXPECT_EQ(outcomes[1].value_or(0), 1u);
+  EXPECT_TRUE(Here(1, 1));
+  loop->BlockOn(readers.Close());
+}
+
 TEST_F(ReadingTest, CallerWithMoreTimeReadsWhatAnotherHadTooLittleTimeFor) {
   constexpr std::uint64_t kBlock = 1u << 20;
   StartNodes(2, Blocks(), {.headers = 8, .bytes_a_second = 2u << 20});
@@ -823,6 +867,33 @@ TEST_F(ReadingTest, MemberThatABatchWaitsForIsForgottenWhenItHasEnded) {
   EXPECT_EQ(peers.Find(number), nullptr);
 }
 
+// What waits for room is begun in the namespace that it was found in, or not at all.
+TEST_F(ReadingTest, NothingComesIntoTheNamespaceThatTookItsSlotMeanwhile) {
+  constexpr std::uint64_t kBlock = 2u << 20;
+  StartNodes(3, Blocks(), {.headers = 2});
+  node(1).reader->SetMemory(PeerReadLimits::kMemoryShare * kWindowBytes);
+  Put(0, 1, std::nullopt, kBlock);
+  Put(2, 2, std::nullopt, kBlock);
+  ASSERT_TRUE(Told(0) && Told(2));
+  const PeerMatch one = Find(1, 1, 1), other = Find(1, 2, 2);
+  ASSERT_TRUE(one.run != nullptr && other.run != nullptr);
+  Event goes_on;
+  node(0).before_find = [&](Executor&) -> Task<void> { co_await goes_on.Wait(); };
+  std::vector<Result<std::size_t>> outcomes(2, Result<std::size_t>(0));
+  int ended = 0;
+  TaskGroup readers(executor());
+  readers.Spawn(ReadInto(executor(), 1, one.run, After(5 * kSecond), &outcomes[0], &ended));
+  RunFor(1'000);
+  readers.Spawn(ReadInto(executor(), 1, other.run, After(5 * kSecond), &outcomes[1], &ended));
+  RunFor(1'000);
+  ASSERT_TRUE(loop->BlockOn(node(1).store->DropNamespace(slot)).has_value());
+  goes_on.Set();
+  ASSERT_TRUE(RunUntil([&] { return ended == 2; }));
+  for (const auto& outcome : outcomes) EXPECT_EQ(outcome.error().code(), Code::kMiss);
+  EXPECT_FALSE(Here(1, 1) || Here(1, 2));
+  loop->BlockOn(readers.Close());
+}
+
 TEST(RefusalsTest, WhatWasNotedAnewIsAmongTheLast) {
   Refusals refusals;
   const Refusal refusal{.peer = 1, .why = Status(Code::kBusy, "no room")};
@@ -844,6 +915,7 @@ TEST_F(ReadingTest, WhatWasEvictedAtThePeerIsAMiss) {
   ASSERT_TRUE(loop->BlockOn(node(0).store->Drop(slot, std::span(&key, 1))).has_value());
   EXPECT_EQ(Read(1, match).value_or(0), 4u);
   EXPECT_FALSE(Here(1, 5));
+  EXPECT_EQ(node(1).reader->counters().batch_ns.count(), 0u) << "it did not come whole";
   // It told so: only what is left is asked for.
   ASSERT_TRUE(Told(0));
   EXPECT_EQ(Find(1, 1, 8, 4).run, nullptr);

@@ -41,6 +41,7 @@ Task<store::HandedOver> Sharing::Give(store::GiveOrder order) {
 }
 
 Task<void> Sharing::Close() {
+  reader_.EndTurns();  // the taker waits for its reads
   co_await giver_.Close();
   spreader_.Close();
   co_await streams_.Close();
