@@ -164,6 +164,8 @@ Task<Status> PartialFetch::ReadOnce(PartialCopyPtr copy, const SegmentRead& read
   const arena::Place place = copy->place;
   const std::uint32_t unit = context_.slots.arena().geometry().alignment;
   const catalog::Record r = context_.forest.record(record);
+  // While it waited for its slot: another record may be there by now, which is no fault of the device's.
+  if (r.location != from) co_return Status(Code::kMiss, "fetch: it was moved meanwhile");
   const catalog::TreeId tree = context_.forest.block(r.block).tree;
   if (context_.catalog.EntryOf(tree) == nullptr) co_return Dropped();
   const record::BodySpan span = context_.catalog.SpanOf(r, read.segments);
