@@ -50,6 +50,11 @@ void Device::Begin(io::File file) {
   estimate_ = Estimate();
 }
 
+bool Device::CloseFile() {
+  CISTERN_ASSERT(!busy());
+  return std::exchange(file_, io::File()).valid();
+}
+
 void Device::GoOut(std::string why) {
   if (!in_service_) return;
   in_service_ = false;

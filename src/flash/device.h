@@ -67,8 +67,8 @@ class Device final {
   void Begin(io::File file);
   // Stays out of service for that, until Begin.
   void NotOpened(std::string why) { why_ = std::move(why); }
-  // Lets go of the file. Nothing may be under way.
-  void CloseFile() { file_ = io::File(); }
+  // Lets go of the file; whether there was one. Nothing may be under way.
+  bool CloseFile();
 
   bool in_service() const { return in_service_; }
   const std::string& why() const { return why_; }

@@ -47,6 +47,9 @@ class DeviceRegions final {
   bool forgotten = true;        // the owner knows no location on it any more
   std::uint64_t taken_out = 0;  // how often, by hand
   std::uint32_t users = 0;      // tasks that hold on to it: DeviceUse
+  // Nothing of its life is left: of one that is out of service.
+  bool ended() const { return !in_service() && forgotten && !in_use(); }
+  bool in_use() const { return users > 0 || device_.busy() || !writing_.empty(); }
 
   // ---- the regions ----
   void SetRegions(std::uint32_t first, std::uint32_t count);

@@ -133,7 +133,11 @@ std::uint64_t FlashTier::oldest_sequence() const {
 
 void FlashTier::Tick() {
   const Instant now = media_->Now();
-  for (const auto& device : media_->devices()) device->device().Tick(now);
+  const auto devices = media_->devices();
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    devices[i]->device().Tick(now);
+    if (devices[i]->ended() && devices[i]->device().CloseFile() && parts_.let_go) parts_.let_go(i);
+  }
 }
 
 void FlashTier::Forgotten(const tier::LocationRange& range) {

@@ -24,6 +24,7 @@ class Media final {
   Media& operator=(const Media&) = delete;
 
   Executor& executor() const { return parts_.executor(); }
+  const FlashParts& parts() const { return parts_; }
   io::Loop& loop() const { return parts_.loop; }
   Logger& log() const { return parts_.log; }
   std::uint64_t Random() const { return parts_.random(); }

@@ -212,7 +212,7 @@ Task<Status> DeviceOpener::Create(std::size_t at, ProbeResult& probe) {
     if (!status.ok()) co_return status;
     probe.file = std::move(*made);
     status = CheckLimits(probe.file, path);
-    if (status.ok()) status = media_.loop().Preallocate(probe.file, wanted);
+    if (status.ok()) status = co_await Preallocate(probe.file, wanted);
     if (!status.ok()) {
       (void)media_.loop().Remove(probe.file_path);
       probe.file = io::File();
@@ -222,11 +222,17 @@ Task<Status> DeviceOpener::Create(std::size_t at, ProbeResult& probe) {
     if (!status.ok()) co_return Named(path, status);
     probe.size_bytes = wanted;
   } else if (!probe.block_device && probe.size_bytes < wanted) {
-    const Status status = media_.loop().Preallocate(probe.file, wanted);
+    const Status status = co_await Preallocate(probe.file, wanted);
     if (!status.ok()) co_return Named(path, status);
     probe.size_bytes = wanted;
   }
   co_return Status();
+}
+
+Task<Status> DeviceOpener::Preallocate(io::File& file, std::uint64_t bytes) {
+  if (!media_.parts().beside) co_return media_.loop().Preallocate(file, bytes);
+  co_return co_await media_.parts().beside(
+      [this, &file, bytes] { return media_.loop().Preallocate(file, bytes); });
 }
 
 Task<Status> DeviceOpener::WriteSuperblock(DeviceRegions& device, std::uint64_t id) {
@@ -398,7 +404,7 @@ Status DeviceOpener::MayComeBack(const DeviceRegions& device) const {
     return Status(Code::kBusy,
                   Text("flash device ", device.path(), ": what was on it is being forgotten; try again"));
   }
-  if (device.users > 0 || device.device().busy() || !device.writing().empty()) {
+  if (device.in_use()) {
     return Status(Code::kBusy, Text("flash device ", device.path(), ": ", device.device().in_flight(),
                                     " transfers from before have not ended; try again when they have"));
   }
@@ -417,7 +423,7 @@ Task<Status> DeviceOpener::BringBack(std::string path) {
   if (!status.ok()) co_return status;
   DeviceUse use(device);  // once at a time
   const std::uint64_t taken_out = device.taken_out;
-  device.device().CloseFile();
+  (void)device.device().CloseFile();
   auto probe = co_await Probe(at);
   status = probe ? CheckProbe(at, *probe) : probe.error();
   if (status.ok()) status = probe->taken;

@@ -59,6 +59,7 @@ class DeviceOpener final {
   // Devices that the journal knows and nobody named, or that hold something else now.
   void NoteMissing(const std::vector<ProbeResult>& probes) const;
   Task<Status> Create(std::size_t at, ProbeResult& probe);
+  Task<Status> Preallocate(io::File& file, std::uint64_t bytes);
   Task<Status> Start(std::size_t at, ProbeResult& probe);
   Task<Status> WriteSuperblock(DeviceRegions& device, std::uint64_t id);
   Task<Status> Format(DeviceRegions& device, std::uint64_t id);

@@ -10,6 +10,7 @@
 
 #include "base/executor.h"
 #include "base/log.h"
+#include "base/task.h"
 #include "cistern/status.h"
 #include "io/loop.h"
 
@@ -43,6 +44,10 @@ struct FlashParts {
   Logger& log;
   // Random 64 bits: ids of devices and the first epochs of a new one.
   std::function<std::uint64_t()> random;
+  // Runs what a device may keep waiting, off the loop's thread; without it, on it.
+  std::function<Task<Status>(std::function<Status()>)> beside = nullptr;
+  // Told which of the devices is out of service and let go of, when that begins.
+  std::function<void(std::size_t device)> let_go = nullptr;
   Executor& executor() const { return loop.executor(); }
 };
 

@@ -55,8 +55,11 @@ Status NotOwn(std::string_view field, const std::string& path, const struct stat
 // A directory, made if it was not there. A link counts as its maker's.
 Result<struct stat> MakeAndLook(std::string_view field, const std::string& path) {
   struct stat link, info;
-  if ((::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) || ::lstat(path.c_str(), &link) != 0 ||
-      ::stat(path.c_str(), &info) != 0)
+  // Made only where it is not there: a file system that is frozen keeps who makes something waiting.
+  int looked = ::lstat(path.c_str(), &link);
+  if (looked != 0 && errno == ENOENT && (::mkdir(path.c_str(), 0700) == 0 || errno == EEXIST))
+    looked = ::lstat(path.c_str(), &link);
+  if (looked != 0 || ::stat(path.c_str(), &info) != 0)
     return Error(Code::kIoError, Text(field, ": ", path, ": ", ErrnoText(errno)));
   if (!S_ISDIR(info.st_mode))
     return Error(Code::kInvalid, Text(field, ": ", path, " is no directory: name one"));

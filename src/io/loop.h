@@ -254,7 +254,8 @@ class Loop {
 
   // Opening, renaming and removing block, briefly: for start, end and rare changes.
   Result<File> Open(const std::string& path, OpenMode mode);
-  // Grows the file to at least this, all of it real.
+  // Grows the file to at least this, all of it real. It may take long, and be called from another thread, as
+  // long as the file stays open.
   Status Preallocate(File& file, std::uint64_t size_bytes);
   virtual Status Rename(const std::string& from, const std::string& to) = 0;
   virtual Status Remove(const std::string& path) = 0;

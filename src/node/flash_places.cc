@@ -151,10 +151,14 @@ Result<FlashPlaces> FindFlashPlaces(const NodeOptions& options, FindsFor what) {
   return places;
 }
 
-Result<Fd> ClaimDevice(const flash::FlashDeviceOptions& device) {
-  Result<Identity> what = Look("flash", device.path);
+Result<Fd> ClaimDevice(const FlashVolume& volume, const flash::FlashDeviceOptions& device) {
+  Result<Identity> what = Look("flash", volume.path);
   if (!what) return Error(what.error());
-  if (what->what != What::kBlockDevice) return Fd();
+  if (what->what == What::kDirectory) {
+    if (Status status = io::MakeOwnDirectory("flash", device.path); !status.ok())
+      return Error(std::move(status));
+    return Fd();
+  }
   Fd claim(::open(device.path.c_str(), O_RDONLY | O_EXCL | O_CLOEXEC));
   if (claim.valid()) return claim;
   const int error = errno;
@@ -174,11 +178,17 @@ std::uint32_t MaxLowerBlocks(const FlashPlaces& places, std::uint32_t alignment)
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(blocks, UINT32_MAX / 2));
 }
 
-Result<std::size_t> FindDevice(const NodeOptions& options, const FlashPlaces& places,
-                               const std::string& path) {
+std::optional<std::size_t> DeviceNamed(const NodeOptions& options, const FlashPlaces& places,
+                                       const std::string& path) {
   for (std::size_t i = 0; i < places.devices.size(); ++i) {
     if (path == places.devices[i].path || path == options.flash[i].path) return i;
   }
+  return std::nullopt;
+}
+
+Result<std::size_t> FindDevice(const NodeOptions& options, const FlashPlaces& places,
+                               const std::string& path) {
+  if (const std::optional<std::size_t> named = DeviceNamed(options, places, path)) return *named;
   for (std::size_t i = 0; i < places.devices.size(); ++i) {
     if (Same(path, options.flash[i].path) || Same(path, places.devices[i].path)) return i;
   }

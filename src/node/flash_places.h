@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where on this host lies what is below memory: the volumes of flash and the journal that goes with them,
-// each of one tenant. These calls block; they are for the start.
+// each of one tenant. These calls block, for as long as a device or its file system likes.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,8 +28,9 @@ enum class FindsFor : std::uint8_t { kStart, kCheck };
 Result<FlashPlaces> FindFlashPlaces(const NodeOptions& options, FindsFor what = FindsFor::kStart);
 
 // Nobody else on this host uses the device, mounted or otherwise, or begins to, as long as the descriptor is
-// open. None for a directory. kBusy: somebody does.
-Result<Fd> ClaimDevice(const flash::FlashDeviceOptions& device);
+// open. kBusy: somebody does. None for a directory, in which the tenant's is made where another disk is there
+// by now. `device` is the one of places that `volume` became.
+Result<Fd> ClaimDevice(const FlashVolume& volume, const flash::FlashDeviceOptions& device);
 
 // How many blocks on flash the node keeps in its tables: as many as the smallest would be, as long as their
 // entries take no more than an eighth of what the host gives. `alignment` is the arena's.
@@ -38,6 +40,9 @@ std::uint32_t MaxLowerBlocks(const FlashPlaces& places, std::uint32_t alignment)
 // of the same. kMiss lists those that there are.
 Result<std::size_t> FindDevice(const NodeOptions& options, const FlashPlaces& places,
                                const std::string& path);
+// By the texts alone, so it does not block; none: FindDevice may find it.
+std::optional<std::size_t> DeviceNamed(const NodeOptions& options, const FlashPlaces& places,
+                                       const std::string& path);
 
 // Quotas of flash where there is none are refused, and reserves of more than half of it: what moves stays,
 // and reclaim has to find room.

@@ -190,6 +190,7 @@ class Node::Core {
     std::unique_ptr<memory::Slots> slots;
     std::unique_ptr<memory::Movers> movers;
     std::unique_ptr<memory::ThreadMovers> blocked;  // what takes long and moves no bytes of clients
+    std::unique_ptr<memory::ThreadMovers> devices;  // what a device may keep waiting; null: there is no flash
     std::unique_ptr<catalog::Journal> journal;
     std::unique_ptr<store::BlockStore> store;
     std::unique_ptr<Cell> cell;                         // null: the node is in none
@@ -228,6 +229,10 @@ class Node::Core {
   std::string FlashText() const;
   // Takes a device of flash out of service or brings it back.
   Task<Status> ChangeDevice(std::string path, bool back);
+  Task<Result<std::size_t>> FindDeviceBeside(std::string path);
+  Task<Status> BringBack(std::size_t number);
+  // Not on the core's thread.
+  Task<Status> AwaitDevice(std::function<Status()> call);
   Task<Result<server::ReportPage>> Report(std::uint64_t what, std::uint64_t from, std::size_t most_bytes);
   // As ServerParts::drop: where the node is in a cell, the cell's.
   std::function<Task<Result<std::string>>(const server::ChainQuestion&)> InquireRoute();
@@ -248,7 +253,8 @@ class Node::Core {
 
   NodeOptions options_;
   FlashPlaces places_;
-  std::vector<Fd> claims_;              // on devices, none on those that are files
+  std::vector<Fd> claims_;              // on devices, none on those that are files or out of service
+  bool brings_back_ = false;            // one of them
   memory::DirectoryLock journal_lock_;  // where the journal has a directory of its own
   JournalPlace journal_;
   std::vector<net::CellKey> cell_keys_;
@@ -310,8 +316,8 @@ Status Node::Core::Open() {
     journal_lock_ = std::move(*lock);
   }
   // After the locks: an earlier node of the same is gone by now.
-  for (const flash::FlashDeviceOptions& device : places_.devices) {
-    Result<Fd> claim = ClaimDevice(device);
+  for (std::size_t i = 0; i < places_.devices.size(); ++i) {
+    Result<Fd> claim = ClaimDevice(options_.flash[i], places_.devices[i]);
     if (!claim) return claim.error();
     claims_.push_back(std::move(*claim));
   }
@@ -448,8 +454,10 @@ void Node::Core::MakeMovers(const memory::ThreadMoversOptions& movers) {
         memory::NodeMovers::Parts{words_, clock_, file_->arena(), file_->plan(), file_->nodes()}, movers,
         done);
   }
-  parts.blocked = std::make_unique<memory::ThreadMovers>(
-      words_, clock_, memory::ThreadMoversOptions{.threads = 1, .poll_us = 0}, done);
+  constexpr memory::ThreadMoversOptions kOneThread{.threads = 1, .poll_us = 0};
+  parts.blocked = std::make_unique<memory::ThreadMovers>(words_, clock_, kOneThread, done);
+  if (!places_.devices.empty())
+    parts.devices = std::make_unique<memory::ThreadMovers>(words_, clock_, kOneThread, done);
 }
 
 Task<Status> Node::Core::RecoverStore() {
@@ -491,7 +499,10 @@ Task<Result<std::unique_ptr<tier::Tier>>> Node::Core::OpenTier(tier::JournalView
   flash.budget_bytes_a_day = options_.flash_budget_bytes_a_day;
   flash.discard_foreign = options_.discard_foreign;
   journal.missed_drops = journal_.missed_drops;
-  const flash::FlashTier::Parts parts{*loop_, *log_, RandomNumber};
+  const flash::FlashTier::Parts parts{
+      *loop_, *log_, RandomNumber,
+      [this](std::function<Status()> call) { return AwaitDevice(std::move(call)); },
+      [this](std::size_t device) { claims_[device] = Fd(); }};
   watch_->NowDoing(Text("opening flash (", PathsOf(places_), ")"));
   Result<std::unique_ptr<flash::FlashTier>> tier =
       co_await flash::FlashTier::Open(parts, flash, std::move(journal));
@@ -611,19 +622,58 @@ std::string Node::Core::MemoryText() const {
 }
 
 Task<Status> Node::Core::ChangeDevice(std::string path, bool back) {
-  Result<std::size_t> number = FindDevice(options_, places_, path);
-  if (!number) co_return number.error();
-  const flash::FlashDeviceOptions& device = places_.devices[*number];
-  if (!back) co_return flash_->TakeOut(device.path);
+  std::optional<std::size_t> number = DeviceNamed(options_, places_, path);
+  if (!number) {
+    Result<std::size_t> found = co_await FindDeviceBeside(std::move(path));
+    if (!found) co_return found.error();
+    number = *found;
+  }
+  if (!back) co_return flash_->TakeOut(places_.devices[*number].path);
+  if (brings_back_)
+    co_return Status(Code::kBusy, "flash: a device is being brought back; try again when that has ended");
+  brings_back_ = true;
+  Status status = co_await BringBack(*number);
+  brings_back_ = false;
+  co_return status;
+}
+
+Task<Result<std::size_t>> Node::Core::FindDeviceBeside(std::string path) {
+  Result<std::size_t> found = Error(Code::kMiss, "");
+  if (places_.devices.empty()) co_return FindDevice(options_, places_, path);
+  // A reload may change the node's options meanwhile.
+  const NodeOptions options = options_;
+  (void)co_await AwaitDevice([&] {
+    found = FindDevice(options, places_, path);
+    return Status();
+  });
+  co_return found;
+}
+
+Task<Status> Node::Core::BringBack(std::size_t number) {
+  const flash::FlashDeviceOptions& device = places_.devices[number];
+  if (flash_->devices()[number].in_service) co_return co_await flash_->BringBack(device.path);  // says so
   // Another one may be there by now.
-  claims_[*number] = Fd();
-  Result<Fd> claim = ClaimDevice(device);
+  claims_[number] = Fd();
+  const FlashVolume volume = options_.flash[number];
+  Result<Fd> claim = Fd();
+  (void)co_await AwaitDevice([&] {
+    claim = ClaimDevice(volume, device);
+    return Status();
+  });
   if (!claim) co_return claim.error();
-  claims_[*number] = std::move(*claim);
+  claims_[number] = std::move(*claim);
   Status brought = co_await flash_->BringBack(device.path);
-  if (!brought.ok()) co_return brought;
+  if (!brought.ok()) {
+    if (!flash_->devices()[number].in_service) claims_[number] = Fd();
+    co_return brought;
+  }
   // So that a restart believes what will be on it.
   co_return co_await parts_->journal->PutDevices(flash_->media_ids());
+}
+
+Task<Status> Node::Core::AwaitDevice(std::function<Status()> call) {
+  memory::CallJob job(*parts_->devices, std::move(call));
+  co_return co_await job;
 }
 
 Task<Result<server::ReportPage>> Node::Core::Report(std::uint64_t what, std::uint64_t from,

@@ -10,6 +10,7 @@ import json
 import pathlib
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 import time
@@ -252,6 +253,24 @@ class WhatANodeDoes(FlashTest):
         self.assertNotEqual(back[1]["id"], listed[1]["id"])
         self.assertEqual([node.get(0), node.get(1)], [body(0), body(1)])
         self.assert_says(node.cistern("device", "take-out", "/no/such"), 1, "/no/such", second.name)
+
+    def test_an_empty_disk_in_the_place_of_another_is_brought_back(self) -> None:
+        second = tempfile.TemporaryDirectory(prefix="cistern-flash-", dir=BIN.parent)
+        self.addCleanup(second.cleanup)
+        node = self.node("--flash", self.flash, "--flash", f"{second.name}:1GiB")
+        node.json("device", "take-out", second.name)
+        own = pathlib.Path(second.name) / "default"
+        shutil.rmtree(own)
+        self.assert_says(node.cistern("device", "bring-back", second.name), 0)
+        self.assertEqual(stat.S_IMODE(own.stat().st_mode), 0o700)
+        self.assertEqual([device["in_service"] for device in node.json("device", "list")["devices"]], [True, True])
+        node.end()
+        node.start()
+        self.assertIn("node ready", node.said)
+        node.json("device", "take-out", second.name)
+        shutil.rmtree(own)
+        own.mkdir(mode=0o755)
+        self.assert_says(node.cistern("device", "bring-back", second.name), 1, str(own), "mode 0755")
 
     def test_replay_compares_every_byte_and_leaves_nothing(self) -> None:
         trace = "generated:sessions=60,turns=5,seed=3"

@@ -2,6 +2,7 @@
 // Real trouble below a real node (promises 1 and 7): a disk without room, one that fills up beside it, a file
 // system that becomes read-only, a device that goes, a device that cannot write. The node lives on, says so
 // once, serves from memory and what else it has, and takes the device in again without a restart.
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -11,10 +12,12 @@
 #include <array>
 #include <cstdlib>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "base/fd.h"
 #include "base/task.h"
 #include "host.h"
 #include "io/loop.h"
@@ -91,10 +94,11 @@ class FlashTrouble : public ::testing::TestWithParam<std::string> {
     Until([&] { return Status().find("\"in_service\":false") != std::string::npos; });
   }
   // As a person does it.
-  Ran BringBack(const std::string& path) {
+  Ran Change(const std::string& what, const std::string& path) {
     const std::string program = fs::read_symlink("/proc/self/exe").parent_path() / "cistern";
-    return RunCommand(program + " device --socket " + node_->socket() + " bring-back " + path);
+    return RunCommand(program + " device --socket " + node_->socket() + " " + what + " " + path);
   }
+  Ran BringBack(const std::string& path) { return Change("bring-back", path); }
   // What the device had has to be forgotten and its transfers have to end first; it says so.
   void AwaitBack(const std::string& path) {
     Ran ran;
@@ -319,6 +323,50 @@ TEST_P(FlashTrouble, ADeviceThatHangsCostsItselfOnly) {
   ExpectFlashServes();
   node_.reset();
   ExpectSaidOnce(mount.path());
+}
+
+TEST_P(FlashTrouble, WhatWasTakenOutIsLetGoOf) {
+  FileSystem files(disk_.path(), 512u << 20);
+  if (!files.why().empty()) GTEST_SKIP() << files.why();
+  Mount& mount = files.mount();
+  LoopDevice device(disk_.path() + "/device", kFlash);
+  if (!device.why().empty()) GTEST_SKIP() << device.why();
+  StartNode({{mount.path(), kFlash}, {device.path(), 0}}, disk_.path());
+  StartLoad();
+  load_->Await(kMore);
+  EXPECT_EQ(Change("take-out", mount.path()).code, 0);
+  EXPECT_EQ(Change("take-out", device.path()).code, 0);
+  Until([&] { return mount.Unmount(); });
+  Until([&] { return Fd(open(device.path().c_str(), O_RDONLY | O_EXCL | O_CLOEXEC)).valid(); });
+  load_->Await(kMore);
+  ASSERT_TRUE(mount.Again());
+  EXPECT_EQ(BringBack(mount.path()).code, 0);
+  AwaitBack(device.path());
+  EndLoad();
+  ExpectFlashServes();
+}
+
+// Another disk is in its place, and keeps who makes something there waiting.
+TEST_P(FlashTrouble, ADeviceThatIsBroughtBackKeepsNobodyWaitingBesideIt) {
+  FileSystem files(disk_.path(), 512u << 20);
+  if (!files.why().empty()) GTEST_SKIP() << files.why();
+  Mount& mount = files.mount();
+  fs::create_directory(disk_.path() + "/other");
+  StartNode({{mount.path(), kFlash}, {disk_.path() + "/other", kFlash}}, disk_.path());
+  StartLoad();
+  load_->Await(kMore);
+  EXPECT_EQ(Change("take-out", mount.path()).code, 0);
+  Until([&] { return mount.Unmount(); });
+  ASSERT_TRUE(mount.Again());
+  fs::remove_all(mount.path() + "/default");
+  ASSERT_TRUE(mount.Freeze(true));
+  std::future<Ran> back = std::async(std::launch::async, [&] { return BringBack(mount.path()); });
+  load_->Await(4 * kMore);
+  ExpectMemoryServes(500'000'000);
+  ASSERT_TRUE(mount.Freeze(false));
+  const Ran ran = back.get();
+  EXPECT_EQ(ran.code, 0) << ran.said;
+  EndLoad();
 }
 
 // A node in a process of its own, beside this program.
