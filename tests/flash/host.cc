@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <utility>
 #include <vector>
 
@@ -64,6 +65,12 @@ LoopDevice::~LoopDevice() {
 bool LoopDevice::Resize(std::uint64_t size_bytes) {
   if (truncate(image_.c_str(), static_cast<off_t>(size_bytes)) != 0) return false;
   return RunCommand("losetup --set-capacity " + path_).code == 0;
+}
+
+std::uint64_t LoopDevice::WritesInFlight() const {
+  std::uint64_t reads = 0, writes = 0;
+  std::ifstream("/sys/block/" + path_.substr(path_.rfind('/') + 1) + "/inflight") >> reads >> writes;
+  return writes;
 }
 
 Mount::Mount(std::string directory, std::string arguments)

@@ -41,6 +41,8 @@ class LoopDevice {
   const std::string& why() const { return why_; }  // there is none; empty: there is
   // Its file has so many bytes from now on, and so has the device.
   bool Resize(std::uint64_t size_bytes);
+  // Writes that the kernel has and that have not ended.
+  std::uint64_t WritesInFlight() const;
 
  private:
   const std::string image_;
