@@ -21,13 +21,6 @@ void Removal::Lose(catalog::BlockId block, std::uint16_t group, const catalog::F
   }
 }
 
-bool Removal::LoseGone(catalog::BlockId block, std::uint16_t group) {
-  const auto copy = context_.forest.See(block, group);
-  if (!copy || !Gone(*copy)) return false;
-  Lose(block, group, *copy);
-  return true;
-}
-
 void Removal::RemoveRecordsOf(catalog::BlockId block) {
   if (context_.forest.block(block).folded()) {
     context_.steps.Count();

@@ -34,7 +34,11 @@ class Removal final {
   // Whether a device that left service alone has it.
   bool Gone(const catalog::Forest::Copy& copy) const { return !copy.in_memory && lower_.Gone(copy.location); }
   // Loses the block's record of the group where it is gone so; true: it was.
-  bool LoseGone(catalog::BlockId block, std::uint16_t group);
+  bool LoseGone(catalog::BlockId block, std::uint16_t group, const catalog::Forest::Copy& copy) {
+    const bool gone = Gone(copy);
+    if (gone) Lose(block, group, copy);
+    return gone;
+  }
   // The block becomes a placeholder.
   void RemoveRecordsOf(catalog::BlockId block);
   // The block lost a record or a child: it is freed if empty, or becomes evictable again if it may leave

@@ -173,7 +173,8 @@ residency::Step Publisher::FindPresent(catalog::PutIndex put, const catalog::Nam
       puts_.End(put, Code::kOk);
       return residency::Step::kWaits;
     }
-    if (!removal_.LoseGone(*block, p.name.group)) deletions_.Cut(*block, residency::LossReason::kExpired);
+    if (!removal_.LoseGone(*block, p.name.group, *copy))
+      deletions_.Cut(*block, residency::LossReason::kExpired);
     *block = catalog::kNoId;
     // A parent without a record has left with its last child.
     return FindParent(put, entry, parent);

@@ -70,7 +70,7 @@ std::optional<bool> SourcePuts::Present(catalog::TreeId tree, const SourceBlock&
     deletions_.Cut(found, residency::LossReason::kExpired);
     return false;
   }
-  return !removal_.LoseGone(found, block.group);
+  return !removal_.LoseGone(found, block.group, *copy);
 }
 
 bool SourcePuts::Here(std::uint32_t slot, const BlockKey& key, std::uint16_t group) {

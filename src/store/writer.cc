@@ -256,7 +256,7 @@ residency::Step Writer::JoinPut(const catalog::Caller& caller, WriteCall& call, 
     const auto copy = context_.forest.See(block, part.group);
     if (copy && catalog::Catalog::Expired(copy->expiry, now_s)) {
       deletions_.Cut(block, residency::LossReason::kExpired);
-    } else if (copy && !removal_.LoseGone(block, part.group)) {
+    } else if (copy && !removal_.LoseGone(block, part.group, *copy)) {
       if (part.part == 0) context_.counters.present.Add();  // each part of a put comes here
       if (lower_.present()) uses_.UseBlock(block);
       if (part.conversation != 0) context_.conversations.Uses(tree, part.key, part.conversation);
