@@ -85,12 +85,6 @@ policy::LowerPolicy Catalog::LowerPolicyOf(const Record& record) const {
   return entry == nullptr ? options_.lower : entry->lower.Over(options_.lower);
 }
 
-// A look-up's first looks are in its one touch; whoever made keys of one hash pays for more.
-void Catalog::CountLooks(std::uint64_t looks) {
-  constexpr std::uint64_t kLooksOfAFind = 4, kLooksATouch = 4;
-  if (looks > kLooksOfAFind) steps_.Count(static_cast<std::uint32_t>((looks - kLooksOfAFind) / kLooksATouch));
-}
-
 BlockId Catalog::IfStanding(BlockId block, bool* unsure) {
   steps_.Count();
   if (block == kNoId || !forest_.collecting()) return block;
@@ -114,9 +108,7 @@ void Catalog::FindAhead(TreeId tree, std::span<const BlockName> names,
   for (std::size_t i = 0; i < count; ++i) {
     const BlockKey& key = names[i].key;
     if (found[i] != kNoId && !forest_.MayHaveKey(found[i], key)) {
-      const std::uint64_t looks = forest_.looks();
-      found[i] = forest_.Find(tree, key, key_hashes[i]);
-      CountLooks(forest_.looks() - looks);
+      found[i] = Counted([&] { return forest_.Find(tree, key, key_hashes[i]); });
     }
     // While others are collected one may take all the looks of a step, and the rest is not told of.
     found[i] = forest_.collecting() && steps_.Spent() ? kNoId : IfStanding(found[i]);

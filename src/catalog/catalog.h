@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <unordered_map>
 #include <vector>
 
@@ -98,24 +99,15 @@ class Catalog final {
   // The block of a key that stands; kNoId for none. `unsure`, when not null, is set where a step cannot tell
   // because blocks are being collected: the result is then kNoId as well.
   BlockId Find(TreeId tree, const BlockKey& key, bool* unsure = nullptr) {
-    const std::uint64_t looks = forest_.looks();
-    const BlockId block = forest_.Find(tree, key);
-    CountLooks(forest_.looks() - looks);
-    return IfStanding(block, unsure);
+    return IfStanding(Counted([&] { return forest_.Find(tree, key); }), unsure);
   }
   // The block of a key hash, after a yield: it was found by its key before.
   BlockId FindKeyHash(TreeId tree, KeyHash key_hash, bool* unsure = nullptr) {
-    const std::uint64_t looks = forest_.looks();
-    const BlockId block = forest_.FindKeyHash(tree, key_hash);
-    CountLooks(forest_.looks() - looks);
-    return IfStanding(block, unsure);
+    return IfStanding(Counted([&] { return forest_.FindKeyHash(tree, key_hash); }), unsure);
   }
   // How many blocks have the key's hash, at most `most`.
   std::uint32_t CountKeyHash(KeyHash key_hash, std::uint32_t most) {
-    const std::uint64_t looks = forest_.looks();
-    const std::uint32_t count = forest_.CountKeyHash(key_hash, most);
-    CountLooks(forest_.looks() - looks);
-    return count;
+    return Counted([&] { return forest_.CountKeyHash(key_hash, most); });
   }
   // Prefetches the first of the names together: each takes two or three cache misses in a row, all of them
   // hardly longer than one. kNoId as well, while blocks are being collected, past what the step has left.
@@ -150,7 +142,18 @@ class Catalog final {
 
  private:
   BlockId IfStanding(BlockId block, bool* unsure = nullptr);
-  void CountLooks(std::uint64_t looks);
+  // What the forest finds. A look-up's first looks are in its one touch; whoever made keys of one hash pays
+  // for more.
+  template <class Call>
+  std::invoke_result_t<Call> Counted(Call find) {
+    constexpr std::uint64_t kLooksOfAFind = 4, kLooksATouch = 4;
+    const std::uint64_t before = forest_.looks();
+    const auto found = find();
+    const std::uint64_t looks = forest_.looks() - before;
+    if (looks > kLooksOfAFind)
+      steps_.Count(static_cast<std::uint32_t>((looks - kLooksOfAFind) / kLooksATouch));
+    return found;
+  }
 
   const Clock& clock_;
   arena::Words& words_;

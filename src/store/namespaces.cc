@@ -75,12 +75,10 @@ Task<Result<Attached>> Namespaces::Attach(NamespaceSpec spec, catalog::Caller ca
   const auto as_it_is = [&] {
     return found && found->entry != nullptr && (!found->changes || if_new == IfNew::kRefuse);
   };
-  if (!as_it_is() && changing_) {
-    // One change of the names at a time: two that attach the same new list get one namespace.
-    while (changing_) {
-      if (Status waited = co_await changed_.Wait(deadline); !waited.ok())
-        co_return std::unexpected(std::move(waited));
-    }
+  // One change of the names at a time: two that attach the same new list get one namespace.
+  while (changing_ && !as_it_is()) {
+    if (Status waited = co_await changed_.Wait(deadline); !waited.ok())
+      co_return std::unexpected(std::move(waited));
     found = context_.namespaces.Find(spec);
   }
   if (!found) co_return std::unexpected(found.error());
