@@ -41,6 +41,43 @@ class ReadingTest : public MeshTest {
     *outcome = co_await node(i).reader->Read(run, run->first, run->count, 0, deadline);
     ++*ended;
   }
+  // Of node 1: block 1 at node 0 and block 2 at node 2. What is on its way of the one leaves no room for the
+  // other.
+  void FindTwoThatFitOneByOne(PeerMatch* one, PeerMatch* other) {
+    constexpr std::uint64_t kBlock = 2u << 20;
+    StartNodes(3, Blocks(), {.headers = 2});
+    node(1).reader->SetMemory(PeerReadLimits::kMemoryShare * kWindowBytes);
+    Put(0, 1, std::nullopt, kBlock);
+    Put(2, 2, std::nullopt, kBlock);
+    ASSERT_TRUE(Told(0) && Told(2));
+    *one = Find(1, 1, 1);
+    *other = Find(1, 2, 2);
+    ASSERT_TRUE(one->run != nullptr && other->run != nullptr);
+  }
+  // Reads of node 1, the second begun while node 0 holds back what it answers to the first.
+  struct TwoReads {
+    TwoReads(ReadingTest& with, const PeerMatch& first, const PeerMatch& second)
+        : test(with), readers(with.executor()) {
+      test.node(0).before_find = [this](Executor&) -> Task<void> { co_await goes_on.Wait(); };
+      for (const PeerMatch* match : {&first, &second}) {
+        Result<std::size_t>& outcome = outcomes[match == &first ? 0 : 1];
+        readers.Spawn(
+            test.ReadInto(test.executor(), 1, match->run, test.After(5 * kSecond), &outcome, &ended));
+        test.RunFor(1'000);
+      }
+    }
+    void End() {
+      goes_on.Set();
+      ASSERT_TRUE(test.RunUntil([this] { return ended == 2; }));
+      test.loop->BlockOn(readers.Close());
+    }
+
+    ReadingTest& test;
+    Event goes_on;
+    std::vector<Result<std::size_t>> outcomes = std::vector<Result<std::size_t>>(2, Result<std::size_t>(0));
+    int ended = 0;
+    TaskGroup readers;
+  };
 };
 
 TEST_F(ReadingTest, WhatOneNodeHasAnotherFindsAndReadsExactly) {
@@ -690,23 +727,13 @@ TEST_F(ReadingTest, CallerReadsFromItsOwnPeerWhatAnothersPeerDidNotHave) {
   for (int asked = 0; asked < 100 && (!other.run || other.run->peer == one.run->peer); ++asked)
     other = Find(1, 1, 1);
   ASSERT_TRUE(other.run && other.run->peer != one.run->peer);
-  Event goes_on;
-  node(0).before_find = [&](Executor&) -> Task<void> { co_await goes_on.Wait(); };
-  std::vector<Result<std::size_t>> outcomes(2, Result<std::size_t>(0));
-  int ended = 0;
-  TaskGroup readers(executor());
-  readers.Spawn(ReadInto(executor(), 1, one.run, After(5 * kSecond), &outcomes[0], &ended));
-  RunFor(1'000);
-  readers.Spawn(ReadInto(executor(), 1, other.run, After(5 * kSecond), &outcomes[1], &ended));
-  RunFor(1'000);
+  TwoReads reads(*this, one, other);
   const BlockKey key = store::Key(1);
   ASSERT_TRUE(loop->BlockOn(node(0).store->Drop(slot, std::span(&key, 1))).has_value());
-  goes_on.Set();
-  ASSERT_TRUE(RunUntil([&] { return ended == 2; }));
-  EXPECT_FALSE(outcomes[0].has_value());
-  EXPECT_EQ(outcomes[1].value_or(0), 1u);
+  ASSERT_NO_FATAL_FAILURE(reads.End());
+  EXPECT_FALSE(reads.outcomes[0].has_value());
+  EXPECT_EQ(reads.outcomes[1].value_or(0), 1u);
   EXPECT_TRUE(Here(1, 1));
-  loop->BlockOn(readers.Close());
 }
 
 TEST_F(ReadingTest, CallerWithMoreTimeReadsWhatAnotherHadTooLittleTimeFor) {
@@ -836,62 +863,29 @@ TEST_F(ReadingTest, WhatLiesInMemoryHasAPlaceBesideWhatIsReadFromFlash) {
 }
 
 TEST_F(ReadingTest, MemberThatABatchWaitsForIsForgottenWhenItHasEnded) {
-  constexpr std::uint64_t kBlock = 2u << 20;
-  StartNodes(3, Blocks(), {.headers = 2});
-  node(1).reader->SetMemory(PeerReadLimits::kMemoryShare * kWindowBytes);
-  Put(0, 1, std::nullopt, kBlock);
-  Put(2, 2, std::nullopt, kBlock);
-  ASSERT_TRUE(Told(0) && Told(2));
-  const PeerMatch one = Find(1, 1, 1), other = Find(1, 2, 2);
-  ASSERT_TRUE(one.run != nullptr && other.run != nullptr);
-  // What is on its way from the one leaves no room for what the other has.
-  Event goes_on;
-  node(0).before_find = [&](Executor&) -> Task<void> { co_await goes_on.Wait(); };
-  std::vector<Result<std::size_t>> outcomes(2, Result<std::size_t>(0));
-  int ended = 0;
-  TaskGroup readers(executor());
-  readers.Spawn(ReadInto(executor(), 1, one.run, After(5 * kSecond), &outcomes[0], &ended));
-  RunFor(1'000);
-  readers.Spawn(ReadInto(executor(), 1, other.run, After(5 * kSecond), &outcomes[1], &ended));
-  RunFor(1'000);
+  PeerMatch one, other;
+  ASSERT_NO_FATAL_FAILURE(FindTwoThatFitOneByOne(&one, &other));
+  TwoReads reads(*this, one, other);
   PeerTable& peers = node(1).peers;
   const std::uint64_t number = node(2).process_number;
   EXPECT_EQ(peers.Of(number).landing_bytes, 0u);
   peers.Forget(number);
   EXPECT_NE(peers.Find(number), nullptr) << "a batch knows it by its address";
-  goes_on.Set();
-  ASSERT_TRUE(RunUntil([&] { return ended == 2; }));
-  EXPECT_EQ(outcomes[1].value_or(0), 1u);
-  loop->BlockOn(readers.Close());
+  ASSERT_NO_FATAL_FAILURE(reads.End());
+  EXPECT_EQ(reads.outcomes[1].value_or(0), 1u);
   peers.Forget(7);
   EXPECT_EQ(peers.Find(number), nullptr);
 }
 
 // What waits for room is begun in the namespace that it was found in, or not at all.
 TEST_F(ReadingTest, NothingComesIntoTheNamespaceThatTookItsSlotMeanwhile) {
-  constexpr std::uint64_t kBlock = 2u << 20;
-  StartNodes(3, Blocks(), {.headers = 2});
-  node(1).reader->SetMemory(PeerReadLimits::kMemoryShare * kWindowBytes);
-  Put(0, 1, std::nullopt, kBlock);
-  Put(2, 2, std::nullopt, kBlock);
-  ASSERT_TRUE(Told(0) && Told(2));
-  const PeerMatch one = Find(1, 1, 1), other = Find(1, 2, 2);
-  ASSERT_TRUE(one.run != nullptr && other.run != nullptr);
-  Event goes_on;
-  node(0).before_find = [&](Executor&) -> Task<void> { co_await goes_on.Wait(); };
-  std::vector<Result<std::size_t>> outcomes(2, Result<std::size_t>(0));
-  int ended = 0;
-  TaskGroup readers(executor());
-  readers.Spawn(ReadInto(executor(), 1, one.run, After(5 * kSecond), &outcomes[0], &ended));
-  RunFor(1'000);
-  readers.Spawn(ReadInto(executor(), 1, other.run, After(5 * kSecond), &outcomes[1], &ended));
-  RunFor(1'000);
+  PeerMatch one, other;
+  ASSERT_NO_FATAL_FAILURE(FindTwoThatFitOneByOne(&one, &other));
+  TwoReads reads(*this, one, other);
   ASSERT_TRUE(loop->BlockOn(node(1).store->DropNamespace(slot)).has_value());
-  goes_on.Set();
-  ASSERT_TRUE(RunUntil([&] { return ended == 2; }));
-  for (const auto& outcome : outcomes) EXPECT_EQ(outcome.error().code(), Code::kMiss);
+  ASSERT_NO_FATAL_FAILURE(reads.End());
+  for (const auto& outcome : reads.outcomes) EXPECT_EQ(outcome.error().code(), Code::kMiss);
   EXPECT_FALSE(Here(1, 1) || Here(1, 2));
-  loop->BlockOn(readers.Close());
 }
 
 TEST(RefusalsTest, WhatWasNotedAnewIsAmongTheLast) {

@@ -165,8 +165,7 @@ TEST_F(CellNodes, ANameWhoseAttachFailedIsFreeInTheCell) {
   ::signal(SIGXFSZ, SIG_IGN);  // of the nodes too
   Start("a");
   Start("b");
-  for (CellNode& node : nodes_)
-    Until([&] { return Says(node).find("\"reachable\":1") != std::string::npos; });
+  ComeTogether();
   const auto attach = [](CellNode& node, const std::string& model) {
     NamespaceSpec spec{.name = "demo", .fields = {{"model", model}}, .groups = {{.name = "all"}}};
     return node.store->Attach(spec, 60 * kSecond);
@@ -217,8 +216,7 @@ TEST_F(CellNodes, TheLastMemberThatDrainsSaysThatItGoesAlone) {
 TEST_F(CellNodes, AMemberWhoseMembershipLapsedOnceIsHandedOverTo) {
   Start("a");
   Start("b");
-  for (CellNode& node : nodes_)
-    Until([&] { return Says(node).find("\"reachable\":1") != std::string::npos; });
+  ComeTogether();
   const SystemClock clock;
   const auto loop = std::move(*io::MakeLoop(clock));
   const auto etcd = std::move(*etcd::OpenGateway(*loop, {.endpoints = {etcd_.endpoint()}}));

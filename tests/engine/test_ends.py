@@ -418,17 +418,24 @@ class Talks:
 
 
 ENDS_TALK = {"conversation": "talk", "end_conversation": True, "no_load": True}
+LORA = Adapter("lora", 1, "/nowhere", False)
+
+
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> Future[str]:
+    """What looking at an adapter's files says, once it is set."""
+    digest: Future[str] = Future()
+    monkeypatch.setattr(Adapters, "ask", lambda self, adapter: digest)
+    return digest
 
 
 def test_conversation_ends_in_a_namespace_that_is_attached_later(
-    connection: OneConnection, monkeypatch: pytest.MonkeyPatch
+    connection: OneConnection, looked: Future[str]
 ) -> None:
-    looked: Future[str] = Future()
     looked.set_result("digest")
-    monkeypatch.setattr(Adapters, "ask", lambda self, adapter: looked)
     talks = Talks(connection)
     connection.opens = False
-    talks.add("adapted", Adapter("lora", 1, "/nowhere", False), **ENDS_TALK)
+    talks.add("adapted", LORA, **ENDS_TALK)
     talks.end("adapted")
     talks.work()
     assert not talks.ends and connection.spec is not None
@@ -443,13 +450,11 @@ def test_conversation_ends_in_a_namespace_that_is_attached_later(
 
 @pytest.mark.parametrize("known", [True, False])
 def test_conversation_of_an_adapter_ends_once_its_files_were_looked_at(
-    connection: OneConnection, monkeypatch: pytest.MonkeyPatch, known: bool
+    connection: OneConnection, looked: Future[str], known: bool
 ) -> None:
     """A request may be over before that, and of files that cannot be read nobody knows where it is."""
-    looked: Future[str] = Future()
-    monkeypatch.setattr(Adapters, "ask", lambda self, adapter: looked)
     talks = Talks(connection)
-    talks.add("adapted", Adapter("lora", 1, "/nowhere", False), **ENDS_TALK)
+    talks.add("adapted", LORA, **ENDS_TALK)
     talks.end("adapted")
     talks.work()
     assert not talks.ends
@@ -492,14 +497,12 @@ def test_end_asked_for_after_a_reset_waits_for_its_session(connection: OneConnec
 
 
 def test_conversation_of_an_adapter_ends_where_it_wrote_before_a_reset(
-    connection: OneConnection, monkeypatch: pytest.MonkeyPatch
+    connection: OneConnection, looked: Future[str]
 ) -> None:
     """Adapters have other numbers afterwards."""
-    digest: Future[str] = Future()
-    digest.set_result("digest")
-    monkeypatch.setattr(Adapters, "ask", lambda self, adapter: digest)
+    looked.set_result("digest")
     talks = Talks(connection)
-    talks.add("adapted", Adapter("lora", 1, "/nowhere", False), **ENDS_TALK)
+    talks.add("adapted", LORA, **ENDS_TALK)
     talks.side.step_orders({"adapted": 1})
     former = connection.session
     assert former is not None and len(former.namespaces) == 2

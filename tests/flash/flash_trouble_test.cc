@@ -79,6 +79,14 @@ class FlashTrouble : public ::testing::TestWithParam<std::string> {
     capturing_ = false;
     return testing::internal::GetCapturedStderr();
   }
+  // A node with flash on `path` and on another device beside it, under load.
+  void StartBeside(const std::string& path, std::uint64_t bytes) {
+    const std::string other = disk_.path() + "/other";
+    fs::create_directory(other);
+    StartNode({{path, bytes}, {other, kFlash}}, disk_.path());
+    StartLoad();
+    load_->Await(kMore);
+  }
   void StartLoad() { load_.emplace(*node_, 1'000'000 * ++loads_); }
   void EndLoad() {
     EXPECT_EQ(load_->failure(), "");
@@ -304,10 +312,7 @@ TEST_P(FlashTrouble, ADeviceThatHangsCostsItselfOnly) {
   FileSystem files(disk_.path(), 512u << 20);
   if (!files.why().empty()) GTEST_SKIP() << files.why();
   Mount& mount = files.mount();
-  fs::create_directory(disk_.path() + "/other");
-  StartNode({{mount.path(), kFlash}, {disk_.path() + "/other", kFlash}}, disk_.path());
-  StartLoad();
-  load_->Await(kMore);
+  StartBeside(mount.path(), kFlash);
   ASSERT_TRUE(mount.Freeze(true));
   load_->Await(4 * kMore);  // puts do not wait for it
   AwaitOut();
@@ -351,10 +356,7 @@ TEST_P(FlashTrouble, ADeviceThatIsBroughtBackKeepsNobodyWaitingBesideIt) {
   FileSystem files(disk_.path(), 512u << 20);
   if (!files.why().empty()) GTEST_SKIP() << files.why();
   Mount& mount = files.mount();
-  fs::create_directory(disk_.path() + "/other");
-  StartNode({{mount.path(), kFlash}, {disk_.path() + "/other", kFlash}}, disk_.path());
-  StartLoad();
-  load_->Await(kMore);
+  StartBeside(mount.path(), kFlash);
   EXPECT_EQ(Change("take-out", mount.path()).code, 0);
   Until([&] { return mount.Unmount(); });
   ASSERT_TRUE(mount.Again());
@@ -502,10 +504,7 @@ TEST_P(FlashTrouble, WritesThatHangDoNotHoldUpTheSyncsOfAnotherDevice) {
 TEST_P(FlashTrouble, ADeviceThatIsTakenAwayCostsWhatWasOnItOnly) {
   LoopDevice device(disk_.path() + "/image", kFlash);
   if (!device.why().empty()) GTEST_SKIP() << device.why();
-  fs::create_directory(disk_.path() + "/other");
-  StartNode({{device.path(), 0}, {disk_.path() + "/other", kFlash}}, disk_.path());
-  StartLoad();
-  load_->Await(kMore);
+  StartBeside(device.path(), 0);
   ASSERT_TRUE(device.Resize(0));
   AwaitOut();
   load_->Await(kMore);  // to the other, and from there
