@@ -112,8 +112,7 @@ std::vector<TopSlowCall> SlowCallsOf(const json::value& status) {
       const std::uint64_t us = At(row, "/" + std::string(station.us));
       if (us > call.took_us / 100) call.stations_us.emplace_back(station.name, us);
     }
-    std::ranges::stable_sort(call.stations_us, std::greater<>(),
-                             &std::pair<std::string, std::uint64_t>::second);
+    std::ranges::sort(call.stations_us, std::greater<>(), &std::pair<std::string, std::uint64_t>::second);
     calls.push_back(std::move(call));
   }
   return calls;
