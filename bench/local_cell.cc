@@ -15,18 +15,18 @@
 namespace cistern {
 namespace {
 
-constexpr std::int64_t kWaitNs = 60'000'000'000;
+constexpr std::int64_t kWaitNs = 300'000'000'000;
 constexpr int kAttempts = 5;  // a port may be taken between its choice and its use
 
-// Asks every few milliseconds, for a minute.
+// Asks every few milliseconds, for five minutes; an answer that is late is none yet.
 Status Await(const std::string& what, const std::function<Result<bool>()>& so) {
   for (const Stopwatch watch; watch.Ns() < kWaitNs;) {
     Result<bool> is = so();
-    if (!is) return is.error();
-    if (*is) return Status();
+    if (!is && is.error().code() != Code::kTooLate) return is.error();
+    if (is && *is) return Status();
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  return Status(Code::kTooLate, Text(what, " did not happen within a minute"));
+  return Status(Code::kTooLate, Text(what, " did not happen within five minutes"));
 }
 
 }  // namespace

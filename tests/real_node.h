@@ -104,7 +104,7 @@ inline Namespace AttachTest(Store& store, const std::string& name = "test") {
   NamespaceSpec spec;
   spec.fields = {{"name", name}};
   spec.groups = {{.name = "all"}};
-  Result<Namespace> ns = store.Attach(spec);
+  Result<Namespace> ns = store.Attach(spec, 60'000'000);
   CISTERN_ASSERT(ns.has_value());
   return *ns;
 }
@@ -113,7 +113,7 @@ inline Status PutBlock(Store& store, const Namespace& ns, std::uint64_t number,
                        std::optional<std::uint64_t> parent, std::size_t bytes) {
   std::optional<BlockKey> parent_key;
   if (parent) parent_key = KeyOf(*parent);
-  return store.Put(ns, KeyOf(number), parent_key, BodyOf(number, bytes));
+  return store.Put(ns, KeyOf(number), parent_key, BodyOf(number, bytes), {.deadline_us = 60'000'000});
 }
 
 // A number of the node's status, by its name. UINT64_MAX: the node did not answer.

@@ -204,7 +204,7 @@ def test_a_call_that_waits_lets_other_threads_run(node: Node, store: cistern.Sto
 
     def wait() -> None:
         try:
-            store.touch(namespace, KEYS, deadline_us=2_000_000)
+            store.touch(namespace, KEYS, deadline_us=5_000_000)
         except cistern.TooLate as error:
             failed.append(error)
 

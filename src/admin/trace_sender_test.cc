@@ -193,14 +193,18 @@ TEST(TraceSender, P5ACollectorThatNeverAnswersCostsABoundedQueueAndNobodysTime) 
 }
 
 TEST(TraceSender, ACollectorThatIsNotThereIsSaidOnce) {
-  std::string url;
-  {
-    Collector gone(200);
-    url = UrlOf(gone);
-  }
+  // Nobody listens there, and nobody else can.
+  const Fd nobody(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(at);
+  ASSERT_EQ(bind(nobody.get(), reinterpret_cast<sockaddr*>(&at), length), 0);
+  ASSERT_EQ(getsockname(nobody.get(), reinterpret_cast<sockaddr*>(&at), &length), 0);
   Lines lines;
   {
-    TraceSender sender(url, {}, *lines.log);
+    const std::string url = Text("http://127.0.0.1:", ntohs(at.sin_port));
+    TraceSender sender(*ParseTraceEndpoint("otlp", url), {}, *lines.log);
     for (std::uint64_t i = 0; i < 3; ++i) sender.Add(Call(i));
     for (bool said = false; !said; std::this_thread::yield()) {
       const std::lock_guard lock(lines.mutex);

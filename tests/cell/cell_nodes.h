@@ -25,7 +25,7 @@ inline Namespace AttachBlocks(Store& store, const std::string& name = "test", Na
   spec.fields = {{"name", name}};
   spec.block_tokens = 64;
   spec.groups = {{.name = "all"}};
-  Result<Namespace> ns = store.Attach(spec);
+  Result<Namespace> ns = store.Attach(spec, 60 * kSecond);
   CISTERN_ASSERT(ns.has_value());
   return *ns;
 }
@@ -123,8 +123,11 @@ class CellNodes : public testing::Test {
     const Status put = PutBlock(*node.store, *node.ns, number, parent, bytes);
     ASSERT_TRUE(put.ok()) << put.ToString();
   }
+  // Any other answer than that it is here or that it is not fails the test: nothing is known of it then.
   bool Has(CellNode& node, std::uint64_t number) {
-    return node.store->Get(*node.ns, KeyOf(number)).has_value();
+    const auto body = node.store->Get(*node.ns, KeyOf(number), {.deadline_us = 60 * kSecond});
+    EXPECT_TRUE(body.has_value() || body.error().code() == Code::kMiss) << body.error().ToString();
+    return body.has_value();
   }
   Result<std::uint64_t> Drop(CellNode& node, std::uint64_t number, std::int64_t us = 60 * kSecond) {
     const BlockKey key = KeyOf(number);

@@ -303,7 +303,7 @@ class BadInput(BenchServeTest):
             yield from self.fake.stream(number, body)
 
         self.fake.answer = answer
-        (run,) = self.json(*chat(1, 3), "--timeout", "5s")["runs"]
+        (run,) = self.json(*chat(1, 3), "--timeout", "20s")["runs"]
         (failure,) = run["failures"]
         self.assertEqual((failure["kind"], failure["count"]), ("timeout", 1))
         self.assertIn("--timeout", failure["first"])
