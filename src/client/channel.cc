@@ -365,11 +365,12 @@ void Channel::Lead(Lock& lock, Kept& kept, std::int64_t until_ns) {
     Lock& held;
     ~Leads() {
       if (!held.owns_lock()) held.lock();
-      channel.led_ = false;
+      channel.led_ = channel.alone_ = false;
       channel.collected_.notify_all();
     }
   } const leads{*this, lock};
   const std::uint64_t seen = collected_count_;
+  const bool alone = alone_ = !events_;
   lock.unlock();
   const std::int64_t spin_until_ns = std::min(until_ns, NowNs() + kSpinUs * 1000);
   PoliteSpin spin(32);
@@ -377,27 +378,26 @@ void Channel::Lead(Lock& lock, Kept& kept, std::int64_t until_ns) {
   while (!(came = Load(page().completed) != seen)) {
     if (spin.Turn() && NowNs() >= spin_until_ns) break;
   }
-  if (!came) SleepForCompletion(seen, until_ns);
+  if (!came) SleepForCompletion(seen, until_ns, alone);
   bool alive = came || (!HungUp() && Check().ok());
   lock.lock();
   Collect(kept);
   if (!alive) MarkGone(kept);
 }
 
-void Channel::SleepForCompletion(std::uint64_t seen, std::int64_t until_ns) {
-  const bool shared = events_;
+void Channel::SleepForCompletion(std::uint64_t seen, std::int64_t until_ns, bool alone) {
   Store(page().client_sleeps, 1);
   FullFence();
   if (Load(page().completed) == seen) {
     std::int64_t left_ns = std::max<std::int64_t>(until_ns - NowNs(), 0);
-    if (shared) left_ns = std::min(left_ns, kSliceNs);
+    if (!alone) left_ns = std::min(left_ns, kSliceNs);
     std::array<pollfd, 3> waiting = {
         {{.fd = connection_.socket.get(), .events = POLLRDHUP, .revents = 0},
          {.fd = connection_.process.get(), .events = POLLIN, .revents = 0},
          {.fd = connection_.client_event.get(), .events = POLLIN, .revents = 0}}};
     timespec left{.tv_sec = left_ns / 1'000'000'000, .tv_nsec = left_ns % 1'000'000'000};
-    ppoll(waiting.data(), shared ? 2 : 3, &left, nullptr);
-    if (!shared) Drain(connection_.client_event);
+    ppoll(waiting.data(), alone ? 3 : 2, &left, nullptr);
+    if (alone) Drain(connection_.client_event);
   }
   if (!events_) {
     Store(page().client_sleeps, 0);
@@ -406,7 +406,7 @@ void Channel::SleepForCompletion(std::uint64_t seen, std::int64_t until_ns) {
     Store(page().client_sleeps, 1);  // since a moment ago
   }
   // The signal that this sleep took, or that did not come, may have been of an answer that Poll is to give.
-  if (!shared) MakeReady();
+  if (alone) MakeReady();
 }
 
 void Channel::MakeReady() {
@@ -529,8 +529,9 @@ std::size_t Channel::Poll(std::vector<std::uint64_t>* ready) {
   Kept kept;
   std::lock_guard lock(mutex_);
   if (events_) {
-    // Drained first: a completion that comes after this look signals again.
-    Drain(connection_.client_event);
+    // Drained first: a completion that comes after this look signals again. The signal of a thread that
+    // sleeps for it is its own; it makes the descriptor ready when it is awake.
+    if (!alone_) Drain(connection_.client_event);
     if (unlooked_.exchange(false)) WatchSocket(epoll_, connection_, EPOLL_CTL_MOD, false);
     FullFence();
   }

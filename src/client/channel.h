@@ -184,7 +184,8 @@ class Channel final : public std::enable_shared_from_this<Channel> {
   // Whether the node's process lives, as the kernel said at most kAskNs ago. Costs a look at a coarse clock.
   bool NodeLives() const;
   bool HungUp() const;  // asks the kernel
-  void SleepForCompletion(std::uint64_t seen, std::int64_t until_ns);
+  // `alone`: the signal of completions is this thread's; otherwise Poll has it, and this looks now and then.
+  void SleepForCompletion(std::uint64_t seen, std::int64_t until_ns, bool alone);
   void MakeReady();  // the event descriptor, until Poll has looked; takes no lock
 
   bool CallReady(std::uint32_t place);
@@ -208,6 +209,7 @@ class Channel final : public std::enable_shared_from_this<Channel> {
   std::uint64_t submitted_ = 0;
   std::uint64_t collected_count_ = 0;
   bool led_ = false;                     // a waiter is looking at the ring
+  bool alone_ = false;                   // and sleeps for the signal of completions itself
   std::vector<std::uint64_t> releases_;  // leases that found no place yet
   std::uint32_t releasing_ = 0;          // releases in flight
   mutable std::atomic<bool> gone_{false};

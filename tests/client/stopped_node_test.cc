@@ -165,6 +165,34 @@ TEST_F(Stopped, AnEventDescriptorThatIsAskedForWhileAThreadWaitsMissesNoAnswer) 
   }
 }
 
+// Who polls meanwhile takes nothing that a sleeping thread is to be woken by.
+TEST_F(Stopped, WhoPollsFromAnEventDescriptorsBeginOnTakesNoSignalOfAThreadThatSleeps) {
+  const BlockKey key = KeyOf(1);
+  for (int round = 0; round < 20; ++round) {
+    ConnectOptions connect;
+    connect.socket = options_.socket;
+    connect.deadline_us = 60'000'000;
+    Store store = *Store::Connect(connect);
+    const Namespace ns = AttachTest(store);
+    Stop();
+    std::atomic<pid_t> thread = 0;
+    std::atomic<bool> answered = false;
+    std::thread waits([&] {
+      thread = gettid();
+      EXPECT_TRUE(store.Touch(ns, std::span(&key, 1), 3'600'000'000).Wait().has_value());
+      answered = true;
+    });
+    Until([&] { return thread != 0 && Sleeps(thread); });
+    store.event_fd();
+    GoOn();
+    Until([&] {
+      store.Poll(nullptr);
+      return answered.load();
+    });
+    waits.join();
+  }
+}
+
 // Takes a message with its descriptors from one socket and hands it on over another.
 std::vector<Fd> HandOn(int from, int to) {
   std::array<std::byte, 1024> message;
