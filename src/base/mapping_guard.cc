@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -25,7 +26,8 @@ struct Guarded {
 constinit std::array<Guarded, MappingGuard::kMax> table;
 constinit struct sigaction before{};
 
-constexpr std::uintptr_t kPageBytes = 4096;
+// Of the kernel's pages, which is no 4,096 on some AArch64 hosts; a handler may not ask.
+constinit std::atomic<std::uintptr_t> page_bytes{4096};
 
 // Only what a signal handler may call.
 bool MakeZeros(std::uintptr_t at, const siginfo_t& info) {
@@ -34,7 +36,8 @@ bool MakeZeros(std::uintptr_t at, const siginfo_t& info) {
     const std::uintptr_t end = guarded.end.load(std::memory_order_relaxed);
     if (begin == 0 || at < begin || at >= end) continue;
     const bool memory_failed = info.si_code == BUS_MCEERR_AR || info.si_code == BUS_MCEERR_AO;
-    const std::uintptr_t unit = memory_failed ? std::uintptr_t{1} << info.si_addr_lsb : kPageBytes;
+    const std::uintptr_t unit =
+        memory_failed ? std::uintptr_t{1} << info.si_addr_lsb : page_bytes.load(std::memory_order_relaxed);
     const std::uintptr_t first = at & ~(unit - 1);
     const std::uintptr_t bytes = memory_failed ? unit : end - first;
     guarded.lost.store(true, std::memory_order_release);
@@ -64,6 +67,7 @@ void InstallHandler() {
     ours.sa_sigaction = OnBusError;
     ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
     sigemptyset(&ours.sa_mask);
+    page_bytes.store(static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE)), std::memory_order_relaxed);
     // Read first: the handler may run as soon as it stands.
     ::sigaction(SIGBUS, nullptr, &before);
     ::sigaction(SIGBUS, &ours, nullptr);
@@ -82,7 +86,8 @@ MappingGuard::MappingGuard(const Mapping& mapping, Access access) {
   guarded.lost.store(false, std::memory_order_relaxed);
   guarded.protection.store(access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE,
                            std::memory_order_relaxed);
-  guarded.end.store((begin + mapping.size() + kPageBytes - 1) & ~(kPageBytes - 1), std::memory_order_relaxed);
+  const std::uintptr_t page = page_bytes.load(std::memory_order_relaxed);
+  guarded.end.store((begin + mapping.size() + page - 1) & ~(page - 1), std::memory_order_relaxed);
   guarded.begin.store(begin, std::memory_order_release);
 }
 
