@@ -36,7 +36,10 @@ NodeRing::Took NodeRing::Take(wire::Submission& entry) {
 
 bool NodeRing::HasSubmission() const { return Load(memory_->submitted) != taken_; }
 
-bool NodeRing::TakeAnnounced() { return std::exchange(announced_, Load(memory_->announced)) != announced_; }
+bool NodeRing::TakeAnnounced() {
+  const std::uint64_t now = Load(memory_->announced);
+  return std::exchange(announced_, now) != now;
+}
 
 NodeRing::Put NodeRing::Complete(const wire::Completion& completion) {
   CISTERN_ASSERT(in_flight_ > 0);
