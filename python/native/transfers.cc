@@ -9,6 +9,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -18,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/format.h"
 #include "buffers.h"
 #include "errors.h"
@@ -192,13 +194,20 @@ class TransfersHandle final {
 
   nb::list Poll() { return Give(transfers_->Poll()); }
   nb::list Wait(double timeout_s) {
-    const std::int64_t timeout_us = Microseconds(timeout_s);
-    std::vector<transfer::TransferDone> done;
-    {
-      const WithoutGil without;
-      done = transfers_->Wait(timeout_us);
+    // Python's handlers of signals run between two slices.
+    constexpr std::int64_t kSliceUs = 100'000;
+    const SystemClock clock;
+    const Instant end = clock.Now().PlusUs(Microseconds(timeout_s));
+    for (;;) {
+      const std::int64_t left_us = std::max<std::int64_t>((end.ns - clock.Now().ns) / 1000, 0);
+      std::vector<transfer::TransferDone> done;
+      {
+        const WithoutGil without;
+        done = transfers_->Wait(std::min(left_us, kSliceUs));
+      }
+      if (!done.empty() || left_us <= kSliceUs || transfers_->in_flight() == 0) return Give(std::move(done));
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
     }
-    return Give(std::move(done));
   }
   bool WaitPages(const std::optional<std::vector<std::uint64_t>>& ids, double timeout_s) {
     const std::int64_t timeout_us = Microseconds(timeout_s);

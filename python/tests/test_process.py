@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -56,6 +57,39 @@ def test_a_process_ends_with_work_in_flight(how: str, way: str, node: Node, dire
     # A node in the process says which calls took long, as on a loaded host.
     said = [line for line in ended.stderr.splitlines() if " warning slow: " not in line]
     assert (ended.returncode, ended.stdout, said) == (0, "", [])
+
+
+WAITS = """
+import sys, cistern
+store = cistern.Store.connect(sys.argv[1])
+namespace = store.attach(cistern.NamespaceSpec({"model": "waits"}))
+pages = cistern.Pages.over([bytearray(4000)], [(0, 0, 4000, 4000)], 1)
+transfers = cistern.Transfers(store)
+print("asks", flush=True)
+sys.stdin.readline()
+transfers.submit_save(namespace, [b"k" * 32], pages, [0], held=False, deadline_us=1_000_000_000)
+print("waits", flush=True)
+transfers.wait(1_000.0)
+"""
+
+
+def test_ctrl_c_ends_a_wait_for_transfers(node: Node) -> None:
+    command = [sys.executable, "-c", WAITS, node.socket]
+    pipe = subprocess.PIPE
+    waits = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    assert waits.stdin is not None and waits.stdout is not None
+    assert waits.stdout.readline() == "asks\n"
+    node.stop()
+    waits.stdin.write("\n")
+    waits.stdin.flush()
+    assert waits.stdout.readline() == "waits\n"
+    # Asleep in it: what comes before would be heard in any case.
+    stat = pathlib.Path(f"/proc/{waits.pid}/stat")
+    while stat.read_text().rpartition(")")[2].split()[0] != "S":
+        pass
+    waits.send_signal(signal.SIGINT)
+    _, said = waits.communicate(timeout=TIMEOUT_S)
+    assert "KeyboardInterrupt" in said and waits.returncode != 0
 
 
 DAEMONS = """
