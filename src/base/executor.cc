@@ -70,7 +70,8 @@ std::size_t Executor::FireTimers() {
   // A timer armed by one that fires waits for the next call, else two that arm each other never end.
   std::uint64_t armed_before = timer_order_;
   std::size_t fired = 0;
-  while (!timers_.empty() && timers_.front()->when_ <= now && timers_.front()->order_ < armed_before) {
+  while (fired < kTimersATurn && !timers_.empty() && timers_.front()->when_ <= now &&
+         timers_.front()->order_ < armed_before) {
     TimerNode& timer = *timers_.front();
     timer.Disarm();
     ++fired;

@@ -120,7 +120,9 @@ class Executor final {
   // then it is to be posted.
   bool GoOn(Work& work);
 
-  // Fires every timer that is due now. Returns how many.
+  // Fires the timers that are due now, the earliest first, kTimersATurn at most: after a pause all are due,
+  // and what came meanwhile is looked at between them. Returns how many.
+  static constexpr std::size_t kTimersATurn = 64;
   std::size_t FireTimers();
   // When the next timer is due; Never if none is armed.
   Instant next_timer() const { return timers_.empty() ? Instant::Never() : timers_.front()->when_; }

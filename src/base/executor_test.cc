@@ -91,6 +91,24 @@ TEST(Executor, TimersThatArmEachOtherDoNotHoldTheCore) {
   EXPECT_EQ(fired, 2);
 }
 
+TEST(Executor, P5AfterAPauseNoTurnFiresMoreTimersThanItsShare) {
+  SimulatedClock clock;
+  Executor executor(clock);
+  constexpr std::size_t kTimers = 10'000;
+  std::vector<std::size_t> fired;
+  std::vector<std::unique_ptr<Timer>> timers;
+  for (std::size_t i = 0; i < kTimers; ++i) {
+    timers.push_back(std::make_unique<Timer>(executor, [&fired, i] { fired.push_back(i); }));
+    timers.back()->Arm(executor.Now().PlusUs(static_cast<std::int64_t>(i)));
+  }
+  clock.AdvanceUs(1'000'000);
+  while (fired.size() < kTimers) {
+    const std::size_t before = fired.size();
+    ASSERT_EQ(executor.FireTimers(), std::min(Executor::kTimersATurn, kTimers - before));
+  }
+  EXPECT_TRUE(std::ranges::is_sorted(fired));
+}
+
 TEST(Executor, P5ATimerThatFiresIsAStepOfItsOwn) {
   SimulatedClock clock;
   Executor executor(clock);
