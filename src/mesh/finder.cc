@@ -72,7 +72,7 @@ MemberNumber Finder::Choose(const MemberSet& holders) {
   const auto load = [&](MemberNumber member) {
     const Peer& peer = parts_.peers.Of(parts_.streams.ProcessOf(member));
     return (peer.matches + 1) * peer.answer_us +
-           static_cast<double>(peer.landing_bytes) / peer.bytes_per_us();
+           static_cast<double>(peer.landing_bytes) / peer.bytes_per_us(parts_.clock.Now());
   };
   return load(other) < load(one) ? other : one;
 }
@@ -262,8 +262,9 @@ Status Finder::Take(const MatchReply& reply, std::size_t keys, std::shared_ptr<P
   run->body_bytes = reply.body_bytes;
   run->chain.resize(run->first + blocks);
   const Peer& peer = parts_.peers.Of(run->peer);
-  const double bytes_per_us = parts_.peers.BytesPerUs(peer);
-  double us = peer.answer_us + parts_.peers.QueueUs(peer, parts_.clock.Now());
+  const Instant now = parts_.clock.Now();
+  const double bytes_per_us = parts_.peers.BytesPerUs(peer, now);
+  double us = peer.answer_us + parts_.peers.QueueUs(peer, now);
   std::size_t at = 0;
   for (const MatchRun& said : reply.runs) {
     us += static_cast<double>(BytesOf(*entry, *run, at, said.blocks)) / bytes_per_us;

@@ -51,18 +51,32 @@ struct Peer {
   static void Blend(double* average, double value) { *average += (value - *average) / 8; }
 
   // A batch of what lay in its memory has landed whole. Beside others it takes longer: its time is that since
-  // the one before it landed.
+  // the one before it landed. One that took many times as long was held up by whoever stood still meanwhile,
+  // which says little of the peer.
   void NoteLanded(std::uint64_t bytes, Instant asked, Instant now) {
-    const std::int64_t us = now.UsSince(std::max(asked, landed_at_));
+    if (IsForgotten(now)) landed_ = Landed();
+    const auto us = static_cast<double>(std::max<std::int64_t>(now.UsSince(std::max(asked, landed_at_)), 1));
+    const double expected_us = static_cast<double>(bytes) * landed_.us / landed_.bytes;
     landed_at_ = now;
-    Blend(&landed_bytes_, static_cast<double>(bytes));
-    Blend(&landed_us_, static_cast<double>(std::max<std::int64_t>(us, 1)));
+    Blend(&landed_.bytes, static_cast<double>(bytes));
+    Blend(&landed_.us, std::min(us, kMostTimes * expected_us));
   }
-  // Of blocks in its memory, lately, all batches together.
-  double bytes_per_us() const { return landed_bytes_ / landed_us_; }
+  // Of blocks in its memory, lately, all batches together. Whom nothing was read from for a minute is thought
+  // of as one that is new: who is slow is read from less, and nothing else would tell when it no longer is.
+  double bytes_per_us(Instant now) const {
+    const Landed landed = IsForgotten(now) ? Landed() : landed_;
+    return landed.bytes / landed.us;
+  }
 
  private:
-  double landed_bytes_ = 256'000, landed_us_ = 256;
+  static constexpr double kMostTimes = 8;
+  static constexpr std::int64_t kForgottenUs = 60'000'000;
+  struct Landed {
+    double bytes = 256'000, us = 256;
+  };
+  bool IsForgotten(Instant now) const { return now.UsSince(landed_at_) > kForgottenUs; }
+
+  Landed landed_;
   Instant landed_at_;
   Instant heard_at_;  // it answered something
 };
@@ -75,13 +89,13 @@ class PeerTable final {
   net::Bandwidth& bandwidth() { return bandwidth_; }
   const net::Bandwidth& bandwidth() const { return bandwidth_; }
   // At which its blocks would come.
-  double BytesPerUs(const Peer& peer) const {
-    return std::min(peer.bytes_per_us(), bandwidth_.bytes_per_us());
+  double BytesPerUs(const Peer& peer, Instant now) const {
+    return std::min(peer.bytes_per_us(now), bandwidth_.bytes_per_us());
   }
   // After which the first of them would begin to. What it reads from its flash keeps none of them waiting.
   double QueueUs(const Peer& peer, Instant now) const {
     const std::uint64_t ahead = peer.landing_bytes - peer.landing_from_flash_bytes;
-    return std::max(static_cast<double>(ahead) / BytesPerUs(peer),
+    return std::max(static_cast<double>(ahead) / BytesPerUs(peer, now),
                     static_cast<double>(bandwidth_.BeginAt(now).UsSince(now)));
   }
 

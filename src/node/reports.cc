@@ -97,7 +97,8 @@ Task<Result<server::ReportPage>> NamespacesPage(Executor&, store::Survey::Uses u
   co_return page;
 }
 
-server::ReportPage MembersPage(const mesh::Member& member, const mesh::Sharing& sharing, std::uint64_t from) {
+server::ReportPage MembersPage(const mesh::Member& member, const mesh::Sharing& sharing, std::uint64_t from,
+                               Instant now) {
   const mesh::CellState& state = member.state();
   server::ReportPage page{.next = wire::kReportEnds};
   std::uint64_t at = 0;
@@ -121,7 +122,7 @@ server::ReportPage MembersPage(const mesh::Member& member, const mesh::Sharing& 
         {"samples", self ? sharing.feed().samples() : sharing.streams().SamplesOf(value.process_number)},
         {"asked", peer == nullptr || !peer->breaker.open()},
         {"answer_us", peer == nullptr ? json::value() : json::value(peer->answer_us)},
-        {"bytes_per_us", peer == nullptr ? json::value() : json::value(peer->bytes_per_us())},
+        {"bytes_per_us", peer == nullptr ? json::value() : json::value(peer->bytes_per_us(now))},
         {"landing_bytes", peer == nullptr ? 0 : peer->landing_bytes}};
     std::string text = json::serialize(one);
     if (!page.text.empty() && page.text.size() + 1 + text.size() > kPageBytes) {

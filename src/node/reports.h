@@ -26,7 +26,8 @@ Task<Result<server::ReportPage>> NamespacesPage(Executor&, store::Survey::Uses u
                                                 std::size_t most_bytes);
 
 // Members of the cell in the order of their ids, as many from number `from` on as kPageBytes take.
-server::ReportPage MembersPage(const mesh::Member& member, const mesh::Sharing& sharing, std::uint64_t from);
+server::ReportPage MembersPage(const mesh::Member& member, const mesh::Sharing& sharing, std::uint64_t from,
+                               Instant now);
 
 // A member for each setting.
 std::string SettingsText(const NodeOptions& options);
