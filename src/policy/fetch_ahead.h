@@ -39,12 +39,15 @@ class FetchAhead final {
     const auto most_ms = static_cast<double>(window.from_ms - AskMs(window));
     return window.from_ms - static_cast<std::uint64_t>(std::min(ReadMs(bytes), most_ms));
   }
-  // A read ahead of so many bytes, 1 at least, took so long.
+  // A read ahead of so many bytes, 1 at least, took so long. One that took many times as long as those before
+  // was under way while the node stood still, and says little of them.
   void NoteRead(std::uint64_t bytes, std::uint64_t took_us) {
+    auto us = static_cast<double>(took_us);
+    if (read_us_ > 0) us = std::min(us, kMostTimes * static_cast<double>(bytes) * read_us_ / read_bytes_);
     reads_ = std::min(reads_ + 1, kMemory);
     const double weight = 1 / reads_;
     read_bytes_ += (static_cast<double>(bytes) - read_bytes_) * weight;
-    read_us_ += (static_cast<double>(took_us) - read_us_) * weight;
+    read_us_ += (us - read_us_) * weight;
   }
 
   // Whether a prompt that goes on so long after one that told of its next turn is that turn. What comes at
@@ -70,6 +73,7 @@ class FetchAhead final {
   static constexpr std::uint64_t kLeastMarginMs = 1'000;
   static constexpr std::uint64_t kAgainMs = 1'000;
   static constexpr double kMemory = 64;  // turns, or reads
+  static constexpr double kMostTimes = 8;
   // Beyond it what is held for too long costs more hits than it brings.
   static constexpr double kMostError = 1.0 / 6;
 

@@ -50,6 +50,14 @@ TEST(FetchAhead, FetchBeginsSoonerByWhatItsBytesTakeAtTheRateOfReadsBefore) {
   EXPECT_NEAR(static_cast<double>(ahead.BeginMs(window, 1'000'000'000)), 42'000, 1) << "the tier is slower";
 }
 
+TEST(FetchAhead, ReadThatWasUnderWayInAPauseSaysLittleOfReads) {
+  FetchAhead ahead;
+  const FetchAhead::Window window{50'000, 70'000};
+  for (int i = 0; i < 64; ++i) ahead.NoteRead(1'000'000, 2'000);
+  ahead.NoteRead(1'000'000, 600'000'000);
+  EXPECT_NEAR(static_cast<double>(ahead.BeginMs(window, 1'000'000'000)), 48'000, 250);
+}
+
 TEST(FetchAhead, FetchBeginsNoSoonerThanHalfWayHoweverMuchThereIs) {
   FetchAhead ahead;
   ahead.NoteRead(1, 1'000'000);

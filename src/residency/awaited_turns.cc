@@ -246,12 +246,14 @@ Task<void> AwaitedTurns::Lapse(TurnPtr turn) {
                                     ? catalog::kNoId
                                     : context_.catalog.FindKeyHash(turn->tree, turn->last);
   const std::optional<std::uint64_t> came_ms = CameUntold(*turn, last);
+  // Where this node stood still, what came meanwhile has not been taken yet.
+  const bool stood = !came_ms && residents_.NowMs() > turn->until_ms() + kStoodMs;
   // Nothing is learned of a prompt that is gone.
-  if (last != catalog::kNoId) {
+  if (last != catalog::kNoId && !stood) {
     ahead_.Note(turn->told_ms, came_ms);
     if (!came_ms) context_.counters.turns_missed.Add();
   }
-  co_await LetGo(std::move(turn), came_ms ? Why::kCame : Why::kLate);
+  co_await LetGo(std::move(turn), came_ms ? Why::kCame : stood ? Why::kGivenUp : Why::kLate);
 }
 
 std::optional<std::uint64_t> AwaitedTurns::CameUntold(const Turn& turn, catalog::BlockId last) const {

@@ -57,6 +57,7 @@ class AwaitedTurns final {
 
  private:
   static constexpr std::size_t kMostBlocks = 262'144;  // of a prompt
+  static constexpr std::uint64_t kStoodMs = 1'000;     // behind its time, past which this node stood still
 
   enum class Next : std::uint8_t { kAskSize, kFetch, kLapse };
   struct Turn {

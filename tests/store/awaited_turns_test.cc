@@ -381,6 +381,21 @@ TEST_F(AwaitedTurnsTest, TimesThatAreOftenWrongAreNotFetchedFor) {
   EXPECT_EQ(Resident(Of(1, 10)), 0u);
 }
 
+// All of them are over when it goes on, and what came for them meanwhile is taken behind that.
+TEST_F(AwaitedTurnsTest, TurnsThatWentByWhileTheNodeStoodSayNothingOfTheirTimes) {
+  Begin(400);
+  for (std::uint64_t turn = 0; turn < 20; ++turn) Ask(Of(1 + 100 * turn, 10), kInAMinute);
+  t->clock.AdvanceUs(120'000'000);
+  PassMs(1);
+  EXPECT_EQ(Occupied().awaited_turns, 0u);
+  EXPECT_EQ(Counters().turns_missed.value(), 0u);
+  Ask(Of(5'001, 10), kInAMinute);
+  PushOut(6'000, 400);
+  ASSERT_EQ(Resident(Of(5'001, 10)), 0u);
+  PassMs(49'000);
+  EXPECT_EQ(Resident(Of(5'001, 10)), 10u);
+}
+
 TEST_F(AwaitedTurnsTest, LongChainIsLookedForInSteps) {
   Begin(4'000);
   Ask(Of(1, 1'500), kInAMinute);
