@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "residency/room.h"
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <string_view>
@@ -16,6 +17,8 @@ namespace {
 constexpr int kLeasedMeanwhile = 16;
 // How long a record that moves away waits for room, before another one's turn.
 constexpr std::int64_t kAwayUs = 100'000;
+// How long a put waits for the next header of memory that grows before others leave for it.
+constexpr std::int64_t kHeaderUs = 250'000;
 constexpr std::string_view kNothingMovesFar = "move: memory has no room for it now";
 }  // namespace
 
@@ -42,6 +45,8 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
   bool idle = !emptying_ && context_.slots.OthersIdle(record_bytes, whom.node);
   const std::uint64_t more = whom.adds ? record_bytes : 0;
   bool grows = true;
+  std::uint32_t headers = context_.slots.headers();
+  Instant stands_at = Instant::Never();  // until which a header on its way is waited for
   for (;;) {
     const policy::QuotaGroups groups = evictor_.MayLeaveFor(whom.group, more);
     const bool over = evictor_.Over(whom.group, more);
@@ -50,13 +55,18 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
       context_.steps.Count();
       if (place || place.error().code() != Code::kBusy) co_return place;
     }
-    // Nothing leaves for what has a chunk in a moment, or has none whatever leaves.
-    grows = grows && !whom.age && context_.slots.FitsSoon(record_bytes, whom.node);
+    // Nothing leaves for what has a chunk in a moment, or has none whatever leaves. A reservation that
+    // stands, as on a host that swaps, keeps nobody out.
+    const bool only_grown = context_.slots.FitsOnlyGrown(record_bytes);
+    if (std::exchange(headers, context_.slots.headers()) != headers || stands_at.IsNever())
+      stands_at = context_.clock.Now().PlusUs(kHeaderUs);
+    grows = grows && !whom.age && context_.slots.FitsSoon(record_bytes, whom.node) &&
+            (only_grown || context_.clock.Now() < stands_at);
     if (grows && !over && context_.clock.Now() < deadline) {
-      (void)co_await context_.slots.loosened().Wait(deadline);
+      (void)co_await context_.slots.loosened().Wait(only_grown ? deadline : std::min(deadline, stands_at));
       continue;
     }
-    if (context_.slots.FitsOnlyGrown(record_bytes) && context_.clock.Now() < deadline)
+    if (only_grown && context_.clock.Now() < deadline)
       co_return Error(Code::kBusy, "write: memory has not grown yet to what such a block takes");
     if (context_.clock.Now() >= deadline) {
       co_return Error(Code::kTooLate, "write: the deadline passed while it waited for room");

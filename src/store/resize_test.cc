@@ -309,6 +309,24 @@ TEST_F(LargeBlock, IsBusyAtOnceWhereTheHostHasNoMoreAndNothingLeavesForIt) {
   ExpectNothingLeft();
 }
 
+TEST_F(ResizeTest, P5AReservationThatStandsKeepsNoPutOut) {
+  Resize(1);
+  const std::uint64_t blocks = Fill();
+  t->movers->paused = true;
+  t->store->resizer().Want(4);
+  Step();
+  ASSERT_EQ(t->movers->waiting.size(), 1u) << "the reservation";
+  auto put = t->store->Write(Me(), ns.slot, {Part(blocks, std::nullopt, kBytes)}, Soon());
+  while (!put.done()) {
+    Step();
+    while (t->movers->waiting.size() > 1) t->movers->MoveOne(1);
+  }
+  t->movers->paused = false;
+  t->movers->MoveOne(0);
+  EXPECT_EQ(put.Take()[0].state, State::kPublished);
+  EXPECT_GT(t->store->counters().evicted.value(), 0u);
+}
+
 // Of an arena that is divided among two memory nodes, of which the second loses half of its memory.
 TEST_F(ResizeTest, WhatMovesToAnotherNodeLeavesForBlocksOfThatNode) {
   End();
