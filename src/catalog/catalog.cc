@@ -33,6 +33,7 @@ std::uint32_t MaxRecordIds(std::uint32_t max_blocks) {
 
 Catalog::Catalog(const Parts& parts)
     : clock_(parts.clock),
+      boot_(parts.boot),
       words_(parts.words),
       arena_(parts.arena),
       steps_(parts.steps),

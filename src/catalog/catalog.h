@@ -47,6 +47,7 @@ class Catalog final {
  public:
   struct Parts {  // borrowed
     const Clock& clock;
+    const Clock& boot;  // goes on while the host sleeps
     arena::Words& words;
     const arena::ArenaSpace& arena;
     std::uint64_t memory_bytes;  // of its slots, without room to grow
@@ -73,7 +74,7 @@ class Catalog final {
   // Seconds that never go back, over restarts too, and go on whatever the wall clock does (R10).
   std::uint64_t NowS() {
     const std::uint64_t known_s = arena::AdvanceTime(words_, arena_, clock_.Wall().seconds);
-    return arena::AdvanceTime(words_, arena_, time_.Seconds(clock_.Now(), known_s));
+    return arena::AdvanceTime(words_, arena_, time_.Seconds(boot_.Now(), known_s));
   }
   // One count for puts, cuts and drops, which gives their order.
   std::uint64_t NextEvent() { return ++last_event_; }
@@ -156,6 +157,7 @@ class Catalog final {
   }
 
   const Clock& clock_;
+  const Clock& boot_;
   arena::Words& words_;
   const arena::ArenaSpace& arena_;
   StepBudget& steps_;

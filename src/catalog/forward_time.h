@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The time by which blocks expire (R10): it never goes back, and it never stands still. Between readings of
-// the wall clock it goes on at the pace of the monotonic one, so a wall clock that was set back, or was ahead
-// once, holds nothing up: a block lives as long as was said when it was put.
+// the wall clock it goes on at the pace of the boot clock, so a wall clock that was set back, or was ahead
+// once, and a host that sleeps hold nothing up: a block lives as long as was said when it was put.
 #pragma once
 
 #include <algorithm>

@@ -63,7 +63,9 @@ struct BlockStore::Rooms {
   Rooms(const Parts& parts, const catalog::StoreOptions& store_options)
       : options(store_options),
         steps(parts.executor),
+        boot(parts.boot == nullptr ? parts.clock : *parts.boot),
         catalog({.clock = parts.clock,
+                 .boot = boot,
                  .words = parts.words,
                  .arena = parts.slots.arena(),
                  .memory_bytes = parts.index.slot_count() * parts.slots.arena().geometry().min_slot_bytes(),
@@ -104,7 +106,7 @@ struct BlockStore::Rooms {
         puts(context, removal),
         deletions(context, removal, puts),
         publisher(context, lower, residents, removal, evictor, write_back, puts, deletions),
-        term(parts.words, parts.slots.arena(), parts.boot == nullptr ? parts.clock : *parts.boot),
+        term(parts.words, parts.slots.arena(), boot),
         namespaces(context, residents, deletions, switches),
         survey(context, namespaces),
         prompts(context, residents, turns),
@@ -139,6 +141,7 @@ struct BlockStore::Rooms {
   catalog::StoreOptions options;  // its rooms see it as it is at each step
   catalog::StoreCounters counters;
   StepBudget steps;
+  const Clock& boot;
   catalog::Catalog catalog;
   const residency::StoreContext context;
 

@@ -283,6 +283,26 @@ TEST_F(BlockStoreTest, R10ATimeToLiveIsAHardLimitAndCutsDescendants) {
   EXPECT_EQ(t->store->counters().expired.value(), 2u);
 }
 
+// Behind what it once was the wall clock says nothing of the time that the host slept.
+TEST_F(BlockStoreTest, R10ATimeToLiveGoesOnWhileTheHostSleeps) {
+  SimulatedClock boot;
+  TestStoreOptions options;
+  options.boot = &boot;
+  Make(options);
+  t->clock.StepWall(-7200);
+  PartWrite mortal = Part(1, {});
+  mortal.ttl_s = 600;
+  WriteOne(mortal);
+  boot.AdvanceUs(599'000'000);
+  t->clock.StepWall(599);
+  t->Tick();
+  EXPECT_TRUE(Here(1));
+  boot.AdvanceUs(2'000'000);
+  t->clock.StepWall(2);
+  t->Tick();
+  EXPECT_FALSE(Here(1));
+}
+
 TEST_F(BlockStoreTest, R10ExpiredStaysGoneWhenTheClockStepsBack) {
   Make();
   PartWrite mortal = Part(1, {});

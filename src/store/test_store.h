@@ -66,7 +66,8 @@ struct TestStoreOptions {
   std::uint32_t far_nodes = 0;  // of these, the last ones
   std::uint32_t alignment = 4096;
   catalog::StoreOptions store;
-  TestTier tier;  // none: memory is all there is
+  TestTier tier;                // none: memory is all there is
+  const Clock* boot = nullptr;  // null: the store's clock stands for it
 };
 
 class TestStore {
@@ -107,7 +108,7 @@ class TestStore {
       open_tier = [this](tier::JournalView view) { return options.tier(*this, std::move(view)); };
     }
     store.emplace(BlockStore::Parts{loop->executor(), clock, words, *slots, index, *movers, *journal, *log,
-                                    open_tier, &slow_calls},
+                                    open_tier, &slow_calls, options.boot},
                   options.store);
     recovered = Run(store->Recover());
   }
