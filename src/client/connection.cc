@@ -18,6 +18,8 @@
 #include <vector>
 
 #include "arena/layout.h"
+#include "base/boot_clock.h"
+#include "base/clock.h"
 #include "base/format.h"
 #include "base/peer.h"
 #include "wire/socket_path.h"
@@ -251,6 +253,27 @@ Status MapAll(Connection& connection, std::vector<Fd>& given) {
   return CheckFiles(connection);
 }
 
+struct Clocks {
+  std::int64_t monotonic_ns = 0, boot_ns = 0;
+  static Clocks Now() { return {SystemClock().Now().ns, BootClock().Now().ns}; }
+};
+
+// The node's clocks, which it read between the hello and the welcome, are this process's.
+Status CheckClocks(const Connection& connection, const Clocks& before) {
+  const auto* page = reinterpret_cast<const wire::SessionMemory*>(connection.session.data());
+  const Clocks then{page->monotonic_ns, page->boot_ns}, now = Clocks::Now();
+  if (then.monotonic_ns == 0 && then.boot_ns == 0) return Status();  // it does not say
+  if (then.monotonic_ns >= before.monotonic_ns && then.monotonic_ns <= now.monotonic_ns &&
+      then.boot_ns >= before.boot_ns && then.boot_ns <= now.boot_ns)
+    return Status();
+  return Status(
+      Code::kMismatch,
+      Text("the node at ", connection.path, " has other clocks than this process (monotonic ",
+           (then.monotonic_ns - now.monotonic_ns) / 1'000'000'000, " s, boot ",
+           (then.boot_ns - now.boot_ns) / 1'000'000'000,
+           " s apart): leases and deadlines would be of two clocks; run both in one time namespace"));
+}
+
 Result<Mapping> MapGranted(const Connection& connection, const Received& received) {
   if (received.cut) return Error(NoRoomForDescriptors(connection.path));
   if (received.descriptors.size() != 1)
@@ -303,6 +326,7 @@ Result<Connection> ConnectToNode(const ConnectOptions& options) {
 
 Result<Connection> GreetNode(Fd socket, std::string path, const ConnectOptions& options,
                              std::int64_t deadline_ns) {
+  const Clocks before = Clocks::Now();
   Connection connection;
   connection.socket = std::move(socket);
   connection.path = std::move(path);
@@ -315,6 +339,7 @@ Result<Connection> GreetNode(Fd socket, std::string path, const ConnectOptions& 
   if (!received) return Error(std::move(received.error()));
   Status status = CheckWelcome(connection.welcome, *received, connection.path);
   if (status.ok()) status = MapAll(connection, received->descriptors);
+  if (status.ok()) status = CheckClocks(connection, before);
   if (!status.ok()) return Error(std::move(status));
   return connection;
 }

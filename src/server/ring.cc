@@ -95,6 +95,10 @@ void NodeRing::SetTakesChain(bool takes) { Store(memory_->takes_chain, takes ? 1
 void NodeRing::SetEngineReads(bool on) {
   Store(memory_->engine_state, wire::kEngineKnown | (on ? 0 : wire::kEngineReadsOff));
 }
+void NodeRing::SetClocks(Instant monotonic, Instant boot) {
+  memory_->monotonic_ns = monotonic.ns;
+  memory_->boot_ns = boot.ns;
+}
 void NodeRing::SetTakesStagingBack() { Store(memory_->takes_staging_back, 1); }
 
 }  // namespace cistern::server

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/clock.h"
 #include "wire/protocol.h"
 
 namespace cistern::server {
@@ -64,6 +65,8 @@ class NodeRing final {
   void SetTakesLast();
   void SetTakesHints();
   void SetTakesChain(bool takes);
+  // What the node's clocks say; as its last word before the client has the session.
+  void SetClocks(Instant monotonic, Instant boot);
   // The node knows engines, before the client has the session; and whether reads are on for this one's, at
   // any time.
   void SetEngineReads(bool on);

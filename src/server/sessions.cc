@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/boot_clock.h"
 #include "base/fd.h"
 #include "base/format.h"
 #include "base/nearest.h"
@@ -243,6 +244,7 @@ Task<Result<std::unique_ptr<Session>>> Sessions::Build(Peer peer, OwnerToken own
 Status Sessions::Open(Session& session, Fd socket, Fd process) {
   session.socket = std::move(socket);
   session.process = std::move(process);
+  session.ring.SetClocks(SystemClock().Now(), BootClock().Now());
   Result<io::FdWatch> watch =
       loop_.Watch(session.socket.get(), io::WatchMode::kEdge,
                   [this, &session](std::uint32_t events) { OnSocket(session, events); });

@@ -264,6 +264,10 @@ struct alignas(4096) SessionMemory {
   std::uint64_t engine_state;
   alignas(64) std::uint64_t
       client_sleeps;  // client writes; not 0: a completion must signal the client's eventfd
+  // Node writes, with the welcome: its CLOCK_MONOTONIC and CLOCK_BOOTTIME then. All times of the protocol are
+  // of these; a client of another time namespace has others. 0 of a node that does not say.
+  std::int64_t monotonic_ns;
+  std::int64_t boot_ns;
   alignas(64) Submission submissions[kRingEntries];
   Completion completions[kRingEntries];
   std::uint64_t touches[kTouchEntries];  // place << 32 | generation, low 32 bits

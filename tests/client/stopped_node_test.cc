@@ -193,8 +193,9 @@ TEST_F(Stopped, WhoPollsFromAnEventDescriptorsBeginOnTakesNoSignalOfAThreadThatS
   }
 }
 
-// Takes a message with its descriptors from one socket and hands it on over another.
-std::vector<Fd> HandOn(int from, int to) {
+// Takes a message with its descriptors from one socket and hands it on over another, once `see` has seen
+// them.
+std::vector<Fd> HandOn(int from, int to, const std::function<void(const std::vector<Fd>&)>& see = {}) {
   std::array<std::byte, 1024> message;
   iovec bytes{.iov_base = message.data(), .iov_len = message.size()};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(wire::kMaxDescriptors * sizeof(int))> control;
@@ -206,8 +207,6 @@ std::vector<Fd> HandOn(int from, int to) {
   const ssize_t got = recvmsg(from, &header, MSG_CMSG_CLOEXEC);
   EXPECT_GT(got, 0);
   if (got <= 0) return {};
-  bytes.iov_len = static_cast<std::size_t>(got);
-  EXPECT_EQ(sendmsg(to, &header, MSG_NOSIGNAL), got);
   std::vector<Fd> descriptors;
   const cmsghdr* const part = CMSG_FIRSTHDR(&header);
   for (std::size_t at = 0; part != nullptr && CMSG_LEN(at) < part->cmsg_len; at += sizeof(int)) {
@@ -215,41 +214,88 @@ std::vector<Fd> HandOn(int from, int to) {
     std::memcpy(&fd, CMSG_DATA(part) + at, sizeof(fd));
     descriptors.emplace_back(fd);
   }
+  if (see) see(descriptors);
+  bytes.iov_len = static_cast<std::size_t>(got);
+  EXPECT_EQ(sendmsg(to, &header, MSG_NOSIGNAL), got);
   return descriptors;
 }
 
-using Deadlines = NodeProcess;
+// A client that somebody stands before, who sees what the node gives it.
+class Handshakes : public NodeProcess {
+ protected:
+  void SetUp() override {
+    NodeProcess::SetUp();
+    Dial();
+  }
+  void Dial() {
+    int ends[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+    between_ = Fd(ends[0]);
+    to_client_ = ends[1];
+    to_node_ = Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    options_.socket.copy(address.sun_path, sizeof(address.sun_path) - 1);
+    ASSERT_EQ(connect(to_node_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  }
+  auto Connect(const ConnectOptions& options, const std::function<void(const std::vector<Fd>&)>& see = {}) {
+    std::thread hands_on([&] {
+      HandOn(between_.get(), to_node_.get());
+      greeted_ns_ = client::NowNs();
+      given_ = HandOn(to_node_.get(), between_.get(), see);
+    });
+    auto connected = client::Client::Connect(to_client_, options, {});
+    hands_on.join();
+    return connected;
+  }
+
+  Fd between_, to_node_;
+  int to_client_ = -1;
+  std::int64_t greeted_ns_ = 0;
+  std::vector<Fd> given_;
+};
 
 // A connect has one deadline, and telling the engine's name is part of it.
-TEST_F(Deadlines, Promise3AnEnginesNameIsToldWithinTheDeadlineOfItsConnect) {
+TEST_F(Handshakes, Promise3AnEnginesNameIsToldWithinTheDeadlineOfItsConnect) {
   constexpr std::int64_t kDeadlineUs = 60'000'000;
-  int ends[2];
-  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-  const Fd between(ends[0]);
-  const Fd to_node(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  options_.socket.copy(address.sun_path, sizeof(address.sun_path) - 1);
-  ASSERT_EQ(connect(to_node.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  std::int64_t greeted_ns = 0;
-  std::vector<Fd> given;
-  std::thread hands_on([&] {
-    HandOn(between.get(), to_node.get());
-    greeted_ns = client::NowNs();
-    given = HandOn(to_node.get(), between.get());
-  });
   ConnectOptions options;
   options.engine_name = "e1";
   options.deadline_us = kDeadlineUs;
-  const auto connected = client::Client::Connect(ends[1], options, {});
-  hands_on.join();
+  const auto connected = Connect(options);
   ASSERT_TRUE(connected.has_value()) << connected.error().ToString();
-  ASSERT_EQ(given.size(), 6u);
+  ASSERT_EQ(given_.size(), 6u);
   wire::Submission first;
-  ASSERT_EQ(pread(given[2].get(), &first, sizeof(first), offsetof(wire::SessionMemory, submissions)),
+  ASSERT_EQ(pread(given_[2].get(), &first, sizeof(first), offsetof(wire::SessionMemory, submissions)),
             static_cast<ssize_t>(sizeof(first)));
   EXPECT_EQ(first.op, wire::Op::kIntroduce);
-  EXPECT_LE(first.deadline_ns, greeted_ns + kDeadlineUs * 1000);
+  EXPECT_LE(first.deadline_ns, greeted_ns_ + kDeadlineUs * 1000);
+}
+
+// Deadlines, leases and terms are of one clock: whose clocks are others is not served.
+TEST_F(Handshakes, WhoIsInAnotherTimeNamespaceThanTheNodeIsRefusedByName) {
+  const auto shift = [](std::size_t clock, std::int64_t ns) {
+    return [=](const std::vector<Fd>& given) {
+      std::int64_t at = 0;
+      ASSERT_EQ(given.size(), 6u);
+      ASSERT_EQ(pread(given[2].get(), &at, sizeof(at), static_cast<off_t>(clock)),
+                static_cast<ssize_t>(sizeof(at)));
+      at += ns;
+      ASSERT_EQ(pwrite(given[2].get(), &at, sizeof(at), static_cast<off_t>(clock)),
+                static_cast<ssize_t>(sizeof(at)));
+    };
+  };
+  for (const std::size_t clock :
+       {offsetof(wire::SessionMemory, monotonic_ns), offsetof(wire::SessionMemory, boot_ns)}) {
+    for (const std::int64_t ns : {-3'600'000'000'000, 3'600'000'000'000}) {
+      const auto connected = Connect({.deadline_us = 60'000'000}, shift(clock, ns));
+      ASSERT_FALSE(connected.has_value()) << clock << " " << ns;
+      EXPECT_EQ(connected.error().code(), Code::kMismatch);
+      EXPECT_NE(connected.error().message().find("time namespace"), std::string::npos)
+          << connected.error().message();
+      Dial();
+    }
+  }
+  EXPECT_TRUE(Connect({.deadline_us = 60'000'000}).has_value());
 }
 
 // Saves of a session that has all of its staging in use, and then of a node that stands still: the first of
