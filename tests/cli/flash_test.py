@@ -134,13 +134,42 @@ class WhatANodeDoes(FlashTest):
         node.start()
         self.assertEqual([n for n in range(MANY) if node.get(n) != body(n)], [])
 
-    def test_a_start_that_a_file_system_keeps_waiting_says_so(self) -> None:
+    def mounted(self) -> pathlib.Path:
+        """A file system that a test may freeze."""
         mounted = self.disk / "mounted"
         device = self.loop_device(1 << 30)
         self.tool("mkfs.ext4", "-q", device)
         mounted.mkdir()
         self.tool("mount", device, mounted)
         self.addCleanup(lambda: subprocess.run(["umount", "--lazy", mounted], check=False))
+        return mounted
+
+    def test_a_start_beside_a_device_that_hangs_is_without_it(self) -> None:
+        mounted = self.mounted()
+        node = self.node("--flash", f"{mounted}:512MiB", "--journal-dir", self.disk)
+        node.put_many(4)
+        node.end(signal.SIGKILL)  # with a region that the start has to close
+        self.tool("fsfreeze", "--freeze", mounted)
+
+        def thaw(line: str = "after 93 s it is still") -> None:
+            if "after 93 s it is still" in line:
+                subprocess.run(["fsfreeze", "--unfreeze", mounted], capture_output=True, check=False)
+
+        self.addCleanup(thaw)
+        node.on_line = thaw
+        node.start()
+        self.assertRegex(node.said, f"{mounted}/default: is out of service: a .* has hung")
+        self.assertIn("node ready", node.said)
+        self.assertEqual([node.get(n) for n in range(4)], [body(n) for n in range(4)])
+        thaw()
+        until = time.monotonic() + TIMEOUT_S
+        while node.cistern("device", "bring-back", mounted).returncode != 0:
+            self.assertLess(time.monotonic(), until, "a device that has thawed is not taken in")
+        self.assertEqual([device["in_service"] for device in node.json("device", "list")["devices"]], [True])
+        node.end()
+
+    def test_a_start_that_a_file_system_keeps_waiting_says_so(self) -> None:
+        mounted = self.mounted()
         node = self.node("--flash", f"{mounted}:512MiB")
         node.put(0)
         node.end()
