@@ -191,6 +191,19 @@ Task<Status> Device::Read(std::span<std::byte> into, std::uint64_t offset) {
   co_return Ended(transfer, std::move(status));
 }
 
+// One transfer.
+Task<Status> Device::ReadTwice(std::span<std::byte> into, std::uint64_t offset) {
+  Transfer transfer(*this, Kind::kRead, into.size());
+  Status admitted = co_await Admit(transfer);
+  if (!admitted.ok()) co_return admitted;
+  Status status = co_await ReadFile(into, offset);
+  if (!status.ok() && !out()) {
+    ++counts_.errors;
+    status = co_await ReadFile(into, offset);
+  }
+  co_return Ended(transfer, std::move(status));
+}
+
 Task<Status> Device::ReadPiece(std::span<std::byte> into, std::uint64_t offset, const Arrived& arrived) {
   Status status = co_await ReadFile(into, offset);
   if (status.ok()) arrived(into);
@@ -253,7 +266,7 @@ Task<Status> Device::Sync() {
 }
 
 Task<Status> Device::Read(Buffer& into, std::size_t bytes, std::uint64_t offset) {
-  co_return co_await Lend(into, Read(into.bytes().first(bytes), offset));
+  co_return co_await Lend(into, ReadTwice(into.bytes().first(bytes), offset));
 }
 
 Task<Status> Device::Write(Buffer& from, std::size_t bytes, std::uint64_t offset) {

@@ -100,7 +100,8 @@ class Device final {
   Task<Status> Sync();
 
   // The same of the first bytes of a buffer. Where the device goes out of service meanwhile it keeps the
-  // buffer, which is then empty.
+  // buffer, which is then empty. A read that fails is tried once more: a path to the device may fail over,
+  // and a medium need one more look, and of what the tier keeps for itself much depends on each read.
   Task<Status> Read(Buffer& into, std::size_t bytes, std::uint64_t offset);
   Task<Status> Write(Buffer& from, std::size_t bytes, std::uint64_t offset);
   // Of any memory that such a transfer of this device moves.
@@ -165,6 +166,7 @@ class Device final {
   Task<Status> Admit(Transfer& transfer);
   Task<Status> ReadFile(std::span<std::byte> into, std::uint64_t offset);
   Task<Status> ReadPiece(std::span<std::byte> into, std::uint64_t offset, const Arrived& arrived);
+  Task<Status> ReadTwice(std::span<std::byte> into, std::uint64_t offset);
   Task<Status> SyncFile();
   Task<void> Follow(std::shared_ptr<Loan> loan, Task<Status> transfer);
   std::shared_ptr<Loan> Lent(Task<Status> transfer);

@@ -21,13 +21,6 @@ bool AllZero(std::span<const std::byte> bytes) {
   return std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; });
 }
 
-// A path to the device may fail over, and a medium need one more look: whatever lies behind depends on it.
-Task<Status> ReadTwice(Device& device, Buffer& into, std::size_t bytes, std::uint64_t offset) {
-  Status status = co_await device.Read(into, bytes, offset);
-  if (!status.ok() && !device.out()) status = co_await device.Read(into, bytes, offset);
-  co_return status;
-}
-
 }  // namespace
 
 // Tasks that are dropped where whoever waits for them is dropped.
@@ -111,8 +104,8 @@ Task<void> Recovery::Scan(DeviceRegions& device, std::uint32_t number, const Fou
       if (head || head.error() != FlashFault::kShort || tries == 1 || unit >= geometry.units() - 1) break;
       in_buffer = unit;
       in_buffer_units = std::min(kScanBytes / unit_bytes, geometry.units() - 1 - unit);
-      unreadable = co_await ReadTwice(device.device(), buffer, std::size_t{in_buffer_units} * unit_bytes,
-                                      device.OffsetOf(number, unit));
+      unreadable = co_await device.device().Read(buffer, std::size_t{in_buffer_units} * unit_bytes,
+                                                 device.OffsetOf(number, unit));
       if (!unreadable.ok()) break;
     }
     if (!unreadable.ok() || !head || head->epoch != region.epoch() || head->unit != unit) break;
