@@ -157,15 +157,17 @@ std::uint64_t DeviceOpener::WantedBytes(std::size_t at, const ProbeResult& probe
   return option == 0 && probe.block_device ? probe.size_bytes : option;
 }
 
-// As the devices are formatted; else by their size.
+// As those are formatted that are believed otherwise; else by their size.
 void DeviceOpener::ChooseRegionBytes(const std::vector<ProbeResult>& probes) {
   std::uint64_t bytes = media_.options().region_bytes;
   std::uint64_t smallest = UINT64_MAX;
   for (std::size_t i = 0; i < probes.size(); ++i) {
     smallest = std::min(smallest, WantedBytes(i, probes[i]));
     const auto& superblock = probes[i].superblock;
+    std::string why;
     if (bytes == 0 && superblock && superblock->region_bytes >= kMinRegionBytes &&
-        superblock->region_bytes <= kMaxRegionBytes && superblock->region_bytes % kSuperBytes == 0) {
+        superblock->region_bytes <= kMaxRegionBytes && superblock->region_bytes % kSuperBytes == 0 &&
+        IsOurs(*superblock, &why)) {
       bytes = superblock->region_bytes;
     }
   }
@@ -188,7 +190,7 @@ Status DeviceOpener::CheckProbe(std::size_t at, const ProbeResult& probe) const 
   return Status();
 }
 
-bool DeviceOpener::Believed(const Superblock& superblock, std::string* why) const {
+bool DeviceOpener::IsOurs(const Superblock& superblock, std::string* why) const {
   if (superblock.journal_id != journal_.id) {
     *why = "it belonged to another store";
   } else if (journal_.missed_drops) {
@@ -199,12 +201,17 @@ bool DeviceOpener::Believed(const Superblock& superblock, std::string* why) cons
     *why = "the journal does not know it";
   } else if (superblock.unit != media_.unit()) {
     *why = Text("its unit is ", superblock.unit, " bytes and the arena's alignment is ", media_.unit());
-  } else if (superblock.region_bytes != media_.geometry().region_bytes) {
-    *why = Text("its regions have ", superblock.region_bytes, " bytes and those of this tier ",
-                media_.geometry().region_bytes);
   } else {
     return true;
   }
+  return false;
+}
+
+bool DeviceOpener::Believed(const Superblock& superblock, std::string* why) const {
+  if (!IsOurs(superblock, why)) return false;
+  if (superblock.region_bytes == media_.geometry().region_bytes) return true;
+  *why = Text("its regions have ", superblock.region_bytes, " bytes and those of this tier ",
+              media_.geometry().region_bytes);
   return false;
 }
 

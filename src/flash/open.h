@@ -55,6 +55,8 @@ class DeviceOpener final {
   std::uint64_t RegionsIn(std::uint64_t bytes) const {
     return (bytes - kSuperBytes) / media_.geometry().region_bytes;
   }
+  // Believed, where its regions have the size of the tier's.
+  bool IsOurs(const Superblock& superblock, std::string* why) const;
   bool Believed(const Superblock& superblock, std::string* why) const;
   // A device and a copy of it, which the journal knows by one id, are refused.
   Status CheckCopies(const std::vector<ProbeResult>& probes) const;
