@@ -111,7 +111,9 @@ Task<Result<DeviceOpener::ProbeResult>> DeviceOpener::Probe(std::size_t at) {
           Code::kMismatch,
           Text("flash device ", device.path, ": holds the cache of another node, or of this one with ",
                "another journal; nothing was touched. Start with the --journal-dir and --tenant that it "
-               "was used with, take another place, or discard what it holds (--discard-foreign)"));
+               "was used with (without one the journal is on the first --flash directory), or take another "
+               "place; where that journal is gone with its drive, nothing tells any more what was dropped: "
+               "discard what is here (--discard-foreign)"));
     }
   } else if (!AllZero(bytes)) {
     probe.foreign = true;

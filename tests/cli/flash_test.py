@@ -387,6 +387,31 @@ class BadInput(FlashTest):
         node = self.node(*flags, "--discard-foreign")
         node.put(0)
 
+    def test_flash_whose_journal_is_gone_with_its_drive_is_refused_with_the_way_out(self) -> None:
+        second = tempfile.TemporaryDirectory(prefix="cistern-flash-", dir=BIN.parent)
+        self.addCleanup(second.cleanup)
+        node = self.node("--flash", self.flash, "--flash", f"{second.name}:1GiB")
+        node.put_many(4)
+        node.end()
+        shutil.rmtree(self.disk / "default")  # another drive is in its place
+        node.start()
+        self.assertRegex(node.said, f"{second.name}.*gone with its drive.*--discard-foreign")
+        self.assertEqual(node.end(), 1)
+        node.start(*node.flags, "--discard-foreign")
+        self.assertIn("node ready", node.said)
+        self.assertEqual([node.get(n) for n in range(4)], [None] * 4)
+        self.assertEqual(node.end(), 0)
+
+    def test_another_alignment_formats_flash(self) -> None:
+        node = self.node("--flash", self.flash)
+        node.put_many(4)
+        node.end()
+        self.assert_says(run("cistern", "forget", "--memory-dir", node.memory_dir), 0)
+        node.start(*node.flags, "--alignment", "512B")
+        self.assertRegex(node.said, "formatted, .*its unit is 4096 bytes and the arena's alignment is 512")
+        self.assertEqual([node.get(n) for n in range(4)], [None] * 4)
+        node.end()
+
     def test_flash_of_another_journal_is_refused_by_name(self) -> None:
         node = self.node("--flash", self.flash)
         node.put(0)
