@@ -55,7 +55,7 @@
 #include "node/lingering.h"
 #include "node/node_metrics.h"
 #include "node/reports.h"
-#include "node/start_watch.h"
+#include "node/stage_watch.h"
 #include "residency/resizer.h"
 #include "server/server.h"
 #include "store/block_store.h"
@@ -70,6 +70,8 @@ namespace {
 constexpr std::int64_t kTickUs = 50'000;
 // Of each list in the status that a client of the socket asks for: it has to fit the session's area.
 constexpr std::size_t kStatusRows = 128;
+// Between two looks at what an end waits for.
+constexpr std::int64_t kLookUs = 1'000'000;
 // For etcd's answer that a member leaves; without it the membership lapses by itself.
 constexpr std::int64_t kLeaveUs = 1'000'000;
 
@@ -223,6 +225,7 @@ class Node::Core {
   void NoteLoss();
   void EndItself(const Status& why);
   Task<void> TearDown(Executor& executor);
+  Task<void> TellWhatIsAwaited(CancelToken& closed);
   // What memory has of what it is to have. From any thread, while it serves.
   std::string MemoryText() const;
   std::uint64_t PreparedBytes() const;
@@ -262,7 +265,7 @@ class Node::Core {
   BootClock boot_;
   Instant started_at_;
   std::unique_ptr<Logger> log_;
-  std::optional<StartWatch> watch_;  // until it serves
+  std::optional<StageWatch> watch_;  // until it serves
   std::optional<SlowCalls> slow_calls_;
   std::unique_ptr<admin::TraceSender> traces_;  // null: nobody takes them
   arena::RealWords words_;
@@ -295,7 +298,7 @@ Status Node::Core::Open() {
   Result<LogLevel> level = ParseLogLevel(options_.log_level);
   if (!level) return level.error();
   log_ = Logger::ToStderr(*level);
-  watch_.emplace(*log_);
+  watch_.emplace(*log_, "node start");
   NoteSlowCalls();
   watch_->NowDoing("opening what --memory-dir, --journal-dir and --flash name");
 
@@ -851,8 +854,29 @@ Task<void> Node::Core::TearDown(Executor& executor) {
   co_await parts_->tasks->Close();
   parts_->registered.reset();
   if (parts_->cell) co_await parts_->cell->Leave(executor.Now().PlusUs(kLeaveUs));
-  if (parts_->store) co_await parts_->store->Close();
+  if (parts_->store) {
+    CancelToken closed(executor);
+    Task<void> telling = TellWhatIsAwaited(closed);
+    co_await parts_->store->Close();
+    closed.Cancel(Status(Code::kGone, "the store is closed"));
+    co_await telling;
+  }
   fault_in_.reset();
+}
+
+// What a device has may still land in memory (R6).
+Task<void> Node::Core::TellWhatIsAwaited(CancelToken& closed) {
+  if (flash_ == nullptr) co_return;
+  std::optional<StageWatch> watch;
+  if (!StartingThreads([&] { watch.emplace(*log_, "node end"); }).ok()) co_return;
+  for (;;) {
+    std::vector<flash::FlashDeviceState> busy = flash_->devices();
+    std::erase_if(busy, [](const flash::FlashDeviceState& device) { return device.in_flight == 0; });
+    watch->NowDoing(
+        Text("waiting for transfers of flash (", Joined(busy, ", ", &flash::FlashDeviceState::path), ")"));
+    const Status slept = co_await SleepUntil(clock_.Now().PlusUs(kLookUs), closed);
+    if (!slept.ok()) co_return;
+  }
 }
 
 void Node::Core::FillRegistry() {

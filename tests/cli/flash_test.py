@@ -168,6 +168,21 @@ class WhatANodeDoes(FlashTest):
         self.assertEqual([device["in_service"] for device in node.json("device", "list")["devices"]], [True])
         node.end()
 
+    def test_an_end_beside_a_device_that_hangs_says_what_it_waits_for(self) -> None:
+        mounted = self.mounted()
+        node = self.node("--flash", f"{mounted}:512MiB", "--journal-dir", self.disk)
+        node.put(0)
+        node.await_written(1)
+        self.tool("fsfreeze", "--freeze", mounted)
+        thaw = ["fsfreeze", "--unfreeze", mounted]
+        self.addCleanup(subprocess.run, thaw, capture_output=True, check=False)
+        node.put(1)
+        node.process.send_signal(signal.SIGTERM)
+        said = node.says("node end: after 3 s it is still")
+        self.assertIn(f"waiting for transfers of flash ({mounted}/default)", said[-1])
+        self.tool(*thaw)
+        self.assertEqual(node.end(), 0)
+
     def test_a_start_that_a_file_system_keeps_waiting_says_so(self) -> None:
         mounted = self.mounted()
         node = self.node("--flash", f"{mounted}:512MiB")
