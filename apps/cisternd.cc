@@ -45,19 +45,6 @@ void TellSupervisor(std::string_view state) {
                              reinterpret_cast<const sockaddr*>(&address), bytes));
 }
 
-// On SIGHUP. What is wrong is said, and the settings stay as they were.
-void Reload(node::Node& node, const node::ConfigurationSource& source) {
-  Result<node::NodeOptions> read = node::ReadConfiguration(source);
-  Status status = read ? Status() : read.error();
-  if (status.ok()) {
-    const Result<node::Reloaded> reloaded = node.Reload(std::move(*read));
-    if (!reloaded) status = reloaded.error();
-  }
-  if (!status.ok())
-    Complain("cisternd",
-             Status(status.code(), Text("reload refused, the settings stay: ", status.message())));
-}
-
 int Run(int argc, const char* const* argv) {
   node::NodeOptions flags;  // checks the texts alone
   node::ConfigurationSource source;
@@ -136,7 +123,7 @@ int Run(int argc, const char* const* argv) {
   if (!node) return Complain("cisternd", node.error());
   TellSupervisor("READY=1");
   for (int signal_number = 0; sigwait(&signals, &signal_number) == 0 && signal_number == SIGHUP;)
-    Reload(**node, source);
+    static_cast<void>((*node)->Reload(node::ReadConfiguration(source)));
   TellSupervisor("STOPPING=1");
   (*node)->Stop(kDrainUs);
   std::lock_guard lock(why_mutex);

@@ -162,7 +162,7 @@ class Node::Core {
   Executor& executor() { return loop_->executor(); }  // for its tasks
 
   std::string http() const { return facts_.http; }
-  Result<Reloaded> Reload(NodeOptions read);
+  Result<Reloaded> Reload(Result<NodeOptions> read);
 
   Result<Fd> ClientEnd() {
     int ends[2];
@@ -694,12 +694,18 @@ Task<Result<server::ReportPage>> Node::Core::Report(std::uint64_t what, std::uin
   co_return co_await NamespacesPage(executor(), std::move(uses), from, most_bytes);
 }
 
-Result<Reloaded> Node::Core::Reload(NodeOptions read) {
-  if (Status status = ResolveNodeOptions(read); !status.ok()) return Error(std::move(status));
-  std::promise<Result<Reloaded>> applied;
-  loop_->PostRemote(
-      [this, &applied, &read] { parts_->tasks->Spawn(ReloadFor(executor(), std::move(read), applied)); });
-  return applied.get_future().get();
+Result<Reloaded> Node::Core::Reload(Result<NodeOptions> read) {
+  Status status = read ? ResolveNodeOptions(*read) : read.error();
+  Result<Reloaded> reloaded = Error(status);
+  if (status.ok()) {
+    std::promise<Result<Reloaded>> applied;
+    loop_->PostRemote(
+        [this, &applied, &read] { parts_->tasks->Spawn(ReloadFor(executor(), std::move(*read), applied)); });
+    reloaded = applied.get_future().get();
+  }
+  if (!reloaded)
+    log_->Log(LogLevel::kError, "reload refused, the settings stay: ", reloaded.error().message());
+  return reloaded;
 }
 
 // What may be refused comes first.
@@ -945,7 +951,7 @@ Result<std::unique_ptr<Node>> Node::Start(NodeOptions options) {
 
 void Node::Stop(std::int64_t drain_us) { core_->Stop(drain_us); }
 std::string Node::http() const { return core_->http(); }
-Result<Reloaded> Node::Reload(NodeOptions read) { return core_->Reload(std::move(read)); }
+Result<Reloaded> Node::Reload(Result<NodeOptions> read) { return core_->Reload(std::move(read)); }
 Result<Fd> Node::ClientEnd() { return core_->ClientEnd(); }
 std::optional<std::uint64_t> Node::AcquireAtOnce(std::uint64_t session, std::uint32_t slot,
                                                  std::uint64_t incarnation, std::span<const BlockRef> blocks,
