@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // cisternd: the node of a host. Serves until SIGTERM, SIGINT or, with --linger, until it has had no client
-// for so long; then drains within five seconds. SIGHUP reads the configuration file again. What it holds
-// stays in its memory directory and is there again at the next start.
+// for so long; then drains within five seconds. While it starts they end it at once. SIGHUP reads the
+// configuration file again. What it holds stays in its memory directory and is there again at the next start.
+#include <poll.h>
 #include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -14,6 +17,7 @@
 #include <deque>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/fd.h"
@@ -45,18 +49,39 @@ void TellSupervisor(std::string_view state) {
                              reinterpret_cast<const sockaddr*>(&address), bytes));
 }
 
-// On SIGHUP. What is wrong is said, and the settings stay as they were.
-void Reload(node::Node& node, const node::ConfigurationSource& source) {
-  Result<node::NodeOptions> read = node::ReadConfiguration(source);
-  Status status = read ? Status() : read.error();
-  if (status.ok()) {
-    const Result<node::Reloaded> reloaded = node.Reload(std::move(*read));
-    if (!reloaded) status = reloaded.error();
+// Ends the process at a signal as long as this lives: while the node starts nobody is served, what it holds
+// is found again as after a kill, and a start may wait for a device or a file for as long as that likes.
+class EndsAtOnce {
+ public:
+  explicit EndsAtOnce(const sigset_t& signals)
+      : signals_(::signalfd(-1, &signals, SFD_CLOEXEC)),
+        over_(::eventfd(0, EFD_CLOEXEC)),
+        thread_([this] { Await(); }) {}
+  ~EndsAtOnce() {
+    ::eventfd_write(over_.get(), 1);
+    thread_.join();
   }
-  if (!status.ok())
-    Complain("cisternd",
-             Status(status.code(), Text("reload refused, the settings stay: ", status.message())));
-}
+  EndsAtOnce(const EndsAtOnce&) = delete;
+  EndsAtOnce& operator=(const EndsAtOnce&) = delete;
+
+ private:
+  // A signal that comes with the end of the start is left for who serves.
+  void Await() const {
+    pollfd fds[] = {{.fd = signals_.get(), .events = POLLIN}, {.fd = over_.get(), .events = POLLIN}};
+    while (::poll(fds, 2, -1) < 0) {
+    }
+    if (fds[1].revents != 0) return;
+    // Nobody may read what it says.
+    pollfd out{.fd = STDERR_FILENO, .events = POLLOUT};
+    constexpr std::string_view kSaid = "cisternd: ended while it started\n";
+    if (::poll(&out, 1, 0) == 1) static_cast<void>(::write(STDERR_FILENO, kSaid.data(), kSaid.size()));
+    ::_exit(kExitOk);
+  }
+
+  const Fd signals_;
+  const Fd over_;
+  std::thread thread_;  // last: it uses the others
+};
 
 int Run(int argc, const char* const* argv) {
   node::NodeOptions flags;  // checks the texts alone
@@ -118,6 +143,7 @@ int Run(int argc, const char* const* argv) {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  const sigset_t ends = signals;
   sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
@@ -132,11 +158,14 @@ int Run(int argc, const char* const* argv) {
     kill(getpid(), SIGTERM);
   };
   options.huge_page_program = "/proc/self/exe";
-  Result<std::unique_ptr<node::Node>> node = node::Node::Start(options);
+  Result<std::unique_ptr<node::Node>> node = [&] {
+    const EndsAtOnce at_once(ends);
+    return node::Node::Start(options);
+  }();
   if (!node) return Complain("cisternd", node.error());
   TellSupervisor("READY=1");
   for (int signal_number = 0; sigwait(&signals, &signal_number) == 0 && signal_number == SIGHUP;)
-    Reload(**node, source);
+    static_cast<void>((*node)->Reload(node::ReadConfiguration(source)));
   TellSupervisor("STOPPING=1");
   (*node)->Stop(kDrainUs);
   std::lock_guard lock(why_mutex);

@@ -8,6 +8,10 @@
 #include <spdlog/sinks/stdout_sinks.h>
 
 #include <array>
+#include <chrono>
+#include <future>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "base/clock.h"
@@ -17,6 +21,7 @@ namespace cistern {
 namespace {
 
 constexpr std::size_t kQueuedLines = 8192;
+constexpr std::chrono::seconds kPatience(1);  // with standard error, at the end
 constexpr std::array<std::string_view, 5> kLevelNames = {"debug", "info", "warning", "error", "off"};
 
 spdlog::level::level_enum ToSpdlog(LogLevel level) {
@@ -64,12 +69,32 @@ Result<LogLevel> ParseLogLevel(std::string_view name) {
 
 class Logger::Body {
  public:
-  explicit Body(spdlog::sink_ptr sink)
-      : pool_(std::make_shared<spdlog::details::thread_pool>(kQueuedLines, 1)),
+  enum class Ends : std::uint8_t { kWhenWritten, kInTime };
+  Body(spdlog::sink_ptr sink, Ends ends)
+      : ends_(ends),
+        pool_(std::make_shared<spdlog::details::thread_pool>(kQueuedLines, 1)),
         logger_(std::make_shared<spdlog::async_logger>("", std::move(sink), pool_,
                                                        spdlog::async_overflow_policy::overrun_oldest)) {
     logger_->set_level(spdlog::level::trace);
     logger_->flush_on(spdlog::level::warn);
+  }
+  // The pool's destructor writes what is queued and joins its thread. A thread that is inside a write which
+  // nobody takes goes with the process.
+  ~Body() {
+    if (ends_ == Ends::kWhenWritten) return;
+    std::promise<void> written;
+    const std::future<void> ended = written.get_future();
+    try {
+      std::thread([pool = std::move(pool_), logger = std::move(logger_),
+                   done = std::move(written)]() mutable {
+        logger.reset();
+        pool.reset();
+        done.set_value();
+      }).detach();
+    } catch (const std::system_error&) {
+      return;  // the system has no thread for it: it was written here
+    }
+    static_cast<void>(ended.wait_for(kPatience));
   }
   void Write(LogLevel level, std::string_view text) {
     logger_->log(ToSpdlog(level), spdlog::string_view_t(text.data(), text.size()));
@@ -80,7 +105,8 @@ class Logger::Body {
   }
 
  private:
-  // Queued lines keep the logger alive; the pool's destructor writes them and joins its thread.
+  // Queued lines keep the logger alive.
+  const Ends ends_;
   std::shared_ptr<spdlog::details::thread_pool> pool_;
   std::shared_ptr<spdlog::async_logger> logger_;
   LogLimiter limiter_;
@@ -92,12 +118,14 @@ Logger::~Logger() = default;
 std::unique_ptr<Logger> Logger::ToStderr(LogLevel level) {
   auto sink = std::make_shared<spdlog::sinks::stderr_sink_st>();
   sink->set_pattern("%Y-%m-%d %H:%M:%S.%e %l %v");
-  return std::unique_ptr<Logger>(new Logger(level, std::make_unique<Body>(std::move(sink))));
+  return std::unique_ptr<Logger>(
+      new Logger(level, std::make_unique<Body>(std::move(sink), Body::Ends::kInTime)));
 }
 
 std::unique_ptr<Logger> Logger::ToSink(LogLevel level, Sink sink) {
-  return std::unique_ptr<Logger>(
-      new Logger(level, std::make_unique<Body>(std::make_shared<FunctionSink>(std::move(sink)))));
+  return std::unique_ptr<Logger>(new Logger(
+      level,
+      std::make_unique<Body>(std::make_shared<FunctionSink>(std::move(sink)), Body::Ends::kWhenWritten)));
 }
 
 void Logger::Write(LogLevel level, std::string_view text) { body_->Write(level, text); }

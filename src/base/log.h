@@ -41,7 +41,8 @@ class Logger {
   using Sink = std::move_only_function<void(LogLevel, std::string_view line)>;
   static std::unique_ptr<Logger> ToSink(LogLevel level, Sink sink);
 
-  // What was logged before is written when this returns.
+  // What was logged before is written when this returns; to standard error what is taken within a second, as
+  // nobody may read there.
   ~Logger();
 
   // From any thread. The text is put together only if it will be written:

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/log.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <array>
 #include <condition_variable>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/fd.h"
 #include "base/log_limiter.h"
 
 namespace cistern {
@@ -39,6 +43,31 @@ TEST(Log, ABlockedSinkLosesLinesAndNeverBlocksTheCaller) {
   std::lock_guard lock(mutex);
   release = true;
   released.notify_all();
+}
+
+TEST(Log, ItsEndWaitsForNobodyWhoDoesNotReadStandardError) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const Fd reads(ends[0]);
+  const Fd before(::dup(STDERR_FILENO));
+  {
+    const Fd writes(ends[1]);
+    const int bytes = ::fcntl(writes.get(), F_SETPIPE_SZ, 4096);
+    ASSERT_GT(bytes, 0);
+    const std::string full(static_cast<std::size_t>(bytes), '.');
+    ASSERT_EQ(::write(writes.get(), full.data(), full.size()), bytes);
+    ASSERT_GE(::dup2(writes.get(), STDERR_FILENO), 0);
+  }
+  auto logger = Logger::ToStderr(LogLevel::kInfo);
+  logger->Log(LogLevel::kInfo, "nobody takes this");
+  logger.reset();
+  EXPECT_GE(::dup2(before.get(), STDERR_FILENO), 0);
+  // Its thread is let go of.
+  std::string said;
+  std::array<char, 4096> piece{};
+  for (ssize_t got = 1; got > 0; said.append(piece.data(), got > 0 ? static_cast<std::size_t>(got) : 0))
+    got = ::read(reads.get(), piece.data(), said.ends_with('\n') ? 0 : piece.size());
+  EXPECT_NE(said.find("nobody takes this"), std::string::npos);
 }
 
 TEST(Log, ASiteThatSaysTheSameOverAndOverIsCutShortAndAnotherIsNot) {

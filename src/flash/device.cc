@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "base/assert.h"
 #include "base/format.h"
@@ -38,26 +39,37 @@ Device::Transfer::~Transfer() {
   }
 }
 
-Device::~Device() { CISTERN_ASSERT(!busy()); }
+Device::~Device() {
+  lent_.Drop();
+  CISTERN_ASSERT(!busy());
+  while (loans_.PopFront() != nullptr) {
+  }
+}
 
 void Device::Begin(io::File file) {
   CISTERN_ASSERT(!busy());
   file_ = std::move(file);
-  in_service_ = true;
-  why_.clear();
+  state_ = State::kLookedAt;
   for (std::uint32_t& errors : errors_in_row_) errors = 0;
   bad_in_row_ = sound_in_row_ = 0;
   estimate_ = Estimate();
 }
 
+void Device::Enter() {
+  CISTERN_ASSERT(state_ == State::kLookedAt);
+  state_ = State::kServes;
+  why_.clear();
+}
+
 bool Device::CloseFile() {
-  CISTERN_ASSERT(!busy());
+  CISTERN_ASSERT(!busy() && !in_service());
+  state_ = State::kOut;
   return std::exchange(file_, io::File()).valid();
 }
 
 void Device::GoOut(std::string why) {
-  if (!in_service_) return;
-  in_service_ = false;
+  const State before = std::exchange(state_, State::kOut);
+  if (before == State::kOut) return;
   why_ = std::move(why);
   for (List<Transfer>& list : waiting_) {
     while (Transfer* transfer = list.PopFront()) {
@@ -65,7 +77,11 @@ void Device::GoOut(std::string why) {
       transfer->go.Set();
     }
   }
-  out_();
+  while (Loan* loan = loans_.PopFront()) {
+    loan->status = OutStatus();
+    loan->over.Set();
+  }
+  if (before == State::kServes) out_();
 }
 
 void Device::FailedFor(std::string_view what, const Status& status) {
@@ -116,7 +132,7 @@ void Device::StartWaiting() {
 
 // A transfer that waited was launched, or refused, by the one that woke it.
 Task<Status> Device::Admit(Transfer& transfer) {
-  if (!in_service_) co_return OutStatus();
+  if (out()) co_return OutStatus();
   if (transfer.kind == Kind::kSync ||
       (waiting_[static_cast<std::size_t>(transfer.kind)].empty() && MayGo(transfer))) {
     Launch(transfer);
@@ -135,7 +151,7 @@ Status Device::Ended(Transfer& transfer, Status status) {
   Land(transfer);
   if (transfer.kind == Kind::kRead) {
     const bool ran = !Stood(now) && stood_until_ <= transfer.expected.at;
-    estimate_.Ended(transfer.expected, transfer.bytes, now, status.ok() && in_service_ && ran);
+    estimate_.Ended(transfer.expected, transfer.bytes, now, status.ok() && !out() && ran);
     transfer.expected.line = Estimate::kEnded;
   } else if (transfer.kind == Kind::kWrite) {
     estimate_.WriteEnded();
@@ -151,7 +167,7 @@ Status Device::Ended(Transfer& transfer, Status status) {
     }
   }
   StartWaiting();
-  if (status.ok() && !in_service_) return OutStatus();
+  if (status.ok() && out()) return OutStatus();
   return status;
 }
 
@@ -172,6 +188,19 @@ Task<Status> Device::Read(std::span<std::byte> into, std::uint64_t offset) {
   Status admitted = co_await Admit(transfer);
   if (!admitted.ok()) co_return admitted;
   Status status = co_await ReadFile(into, offset);
+  co_return Ended(transfer, std::move(status));
+}
+
+// One transfer.
+Task<Status> Device::ReadTwice(std::span<std::byte> into, std::uint64_t offset) {
+  Transfer transfer(*this, Kind::kRead, into.size());
+  Status admitted = co_await Admit(transfer);
+  if (!admitted.ok()) co_return admitted;
+  Status status = co_await ReadFile(into, offset);
+  if (!status.ok() && !out()) {
+    ++counts_.errors;
+    status = co_await ReadFile(into, offset);
+  }
   co_return Ended(transfer, std::move(status));
 }
 
@@ -219,7 +248,7 @@ Task<Status> Device::Write(std::span<const std::byte> from, std::uint64_t offset
   co_return co_await Write(pieces, offset);
 }
 
-Task<Status> Device::Sync() {
+Task<Status> Device::SyncFile() {
   Transfer transfer(*this, Kind::kSync, 0);
   Status admitted = co_await Admit(transfer);
   if (!admitted.ok()) co_return admitted;
@@ -229,6 +258,33 @@ Task<Status> Device::Sync() {
     status = co_await file_.Sync();
   }
   co_return Ended(transfer, std::move(status));
+}
+
+Task<Status> Device::Sync() {
+  std::monostate nothing;
+  co_return co_await Lend(nothing, SyncFile());
+}
+
+Task<Status> Device::Read(Buffer& into, std::size_t bytes, std::uint64_t offset) {
+  co_return co_await Lend(into, ReadTwice(into.bytes().first(bytes), offset));
+}
+
+Task<Status> Device::Write(Buffer& from, std::size_t bytes, std::uint64_t offset) {
+  co_return co_await Lend(from, Write(std::span<const std::byte>(from.bytes().first(bytes)), offset));
+}
+
+std::shared_ptr<Device::Loan> Device::Lent(Task<Status> transfer) {
+  auto loan = std::make_shared<Loan>();
+  if (!out()) loans_.PushBack(*loan);
+  lent_.Spawn(Follow(loan, std::move(transfer)));
+  return loan;
+}
+
+Task<void> Device::Follow(std::shared_ptr<Loan> loan, Task<Status> transfer) {
+  loan->status = co_await transfer;
+  loan->ended = true;
+  loan->Unlink();
+  loan->over.Set();
 }
 
 void Device::Bad() {
@@ -243,7 +299,7 @@ void Device::Tick(Instant now) {
   if (Stood(now)) stood_until_ = now;
   watched_us_ += std::min(now.UsSince(std::exchange(ticked_, now)), kMaxTickGapUs);
   const Transfer* oldest = flying_.front();
-  if (oldest == nullptr || !in_service_) return;
+  if (oldest == nullptr || out()) return;
   const std::int64_t us = std::min(now.UsSince(oldest->began), watched_us_ - oldest->began_watched_us);
   if (us <= limits_.hang_us) return;
   const char* what[] = {"read", "write", "sync"};

@@ -4,7 +4,8 @@
 //
 // Reads go before writes: up to read_depth reads and write_depth writes are at the device, and as long as
 // reads wait one write at most. What waits is a task; a device that goes out of service refuses all that wait
-// at once, while what is at the device already ends when the device lets go of its memory (R6).
+// at once, while what is at the device already ends when the device lets go of its memory (R6). Who has lent
+// it that memory need not wait: of memory in a Buffer, and of none, the wait ends when the device is out.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +19,8 @@
 #include "base/event.h"
 #include "base/list.h"
 #include "base/task.h"
+#include "base/task_group.h"
+#include "flash/buffer.h"
 #include "flash/estimate.h"
 #include "io/loop.h"
 
@@ -55,7 +58,8 @@ class Device final {
   };
   // `out` is told once, when it leaves service.
   Device(io::Loop& loop, std::string path, Limits limits, std::function<void()> out)
-      : loop_(loop), path_(std::move(path)), limits_(limits), out_(std::move(out)) {}
+      : loop_(loop), path_(std::move(path)), limits_(limits), out_(std::move(out)), lent_(loop.executor()) {}
+  // Close was awaited, or the loop crashed.
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -63,15 +67,23 @@ class Device final {
   Executor& executor() const { return loop_.executor(); }
   const std::string& path() const { return path_; }
 
-  // A new life with this file: in service, nothing known of it. Nothing may be under way.
+  // A new life with this file: nothing known of it, looked at and not in service yet. Nothing may be under
+  // way.
   void Begin(io::File file);
+  io::File& file() { return file_; }
+  // In service from now on: it is looked at (asserted).
+  void Enter();
   // Stays out of service for that, until Begin.
   void NotOpened(std::string why) { why_ = std::move(why); }
-  // Lets go of the file; whether there was one. Nothing may be under way.
+  // Lets go of the file; whether there was one. It is not in service, and nothing is under way.
   bool CloseFile();
+  // Waits for what was lent to it.
+  Task<void> Close() { return lent_.Close(); }
 
-  bool in_service() const { return in_service_; }
+  bool in_service() const { return state_ == State::kServes; }
+  bool out() const { return state_ == State::kOut; }
   const std::string& why() const { return why_; }
+  // Where it is only looked at, nobody is told.
   void GoOut(std::string why);
   // One of the things that a device must not do twice.
   void FailedFor(std::string_view what, const Status& status);
@@ -86,6 +98,15 @@ class Device final {
   Task<Status> Write(std::span<const std::span<const std::byte>> pieces, std::uint64_t offset);
   Task<Status> Write(std::span<const std::byte> from, std::uint64_t offset);
   Task<Status> Sync();
+
+  // The same of the first bytes of a buffer. Where the device goes out of service meanwhile it keeps the
+  // buffer, which is then empty. A read that fails is tried once more: a path to the device may fail over,
+  // and a medium need one more look, and of what the tier keeps for itself much depends on each read.
+  Task<Status> Read(Buffer& into, std::size_t bytes, std::uint64_t offset);
+  Task<Status> Write(Buffer& from, std::size_t bytes, std::uint64_t offset);
+  // Of any memory that such a transfer of this device moves.
+  template <class Memory>
+  Task<Status> Lend(Memory& memory, Task<Status> transfer);
 
   // A record was not what was written there, or it was.
   void Bad();
@@ -109,6 +130,7 @@ class Device final {
 
  private:
   enum class Kind : std::uint8_t { kRead, kWrite, kSync };
+  enum class State : std::uint8_t { kOut, kLookedAt, kServes };
   // A transfer, in the frame of its task: waiting, then at the device.
   class Transfer final : public ListNode<Transfer> {
    public:
@@ -125,6 +147,13 @@ class Device final {
     std::int64_t began_watched_us = 0;  // of watched_us_
     Estimate::Expected expected;
   };
+  // Between who waits for a transfer and the device, which keeps the memory for as long as it has it.
+  struct Loan : ListNode<Loan> {
+    Event over;  // the transfer has ended, or the device is out of service
+    bool ended = false;
+    Status status;
+    std::shared_ptr<void> memory;
+  };
 
   bool waiting() const { return !waiting_[0].empty() || !waiting_[1].empty(); }
   bool MayGo(const Transfer& transfer) const;
@@ -137,6 +166,10 @@ class Device final {
   Task<Status> Admit(Transfer& transfer);
   Task<Status> ReadFile(std::span<std::byte> into, std::uint64_t offset);
   Task<Status> ReadPiece(std::span<std::byte> into, std::uint64_t offset, const Arrived& arrived);
+  Task<Status> ReadTwice(std::span<std::byte> into, std::uint64_t offset);
+  Task<Status> SyncFile();
+  Task<void> Follow(std::shared_ptr<Loan> loan, Task<Status> transfer);
+  std::shared_ptr<Loan> Lent(Task<Status> transfer);
   Task<void> Pause();
   Status OutStatus() const;
 
@@ -145,10 +178,11 @@ class Device final {
   const Limits limits_;
   const std::function<void()> out_;
   io::File file_;
-  bool in_service_ = false;
+  State state_ = State::kOut;
   std::string why_ = "it was not opened";
   List<Transfer> waiting_[2];  // reads, writes
   List<Transfer> flying_;      // oldest first
+  List<Loan> loans_;           // that somebody waits for
   Instant ticked_;
   Instant stood_until_;              // when it last had
   std::int64_t watched_us_ = 0;      // that passed between ticks, each gap up to kMaxTickGapUs
@@ -160,6 +194,15 @@ class Device final {
   std::uint32_t sound_in_row_ = 0;
   Estimate estimate_;
   Counts counts_;
+  TaskGroup lent_;  // last: its tasks use the others
 };
+
+template <class Memory>
+Task<Status> Device::Lend(Memory& memory, Task<Status> transfer) {
+  const std::shared_ptr<Loan> loan = Lent(std::move(transfer));
+  co_await loan->over.Wait();
+  if (!loan->ended) loan->memory = std::make_shared<Memory>(std::move(memory));
+  co_return loan->status;
+}
 
 }  // namespace cistern::flash

@@ -19,9 +19,8 @@ void DeviceRegions::SetRegions(std::uint32_t first, std::uint32_t count) {
 Task<Status> DeviceRegions::WriteHeader(std::uint32_t region, std::uint64_t epoch,
                                         std::uint64_t first_sequence) {
   Buffer buffer = pool_.Take(geometry_.unit);
-  const auto unit = buffer.bytes().first(geometry_.unit);
-  EncodeRegionHeader({id, epoch, first_sequence, region - first_}, unit);
-  Status status = co_await device_.Write(std::span<const std::byte>(unit), OffsetOf(region, 0));
+  EncodeRegionHeader({id, epoch, first_sequence, region - first_}, buffer.bytes().first(geometry_.unit));
+  Status status = co_await device_.Write(buffer, geometry_.unit, OffsetOf(region, 0));
   if (status.ok()) status = co_await device_.Sync();
   if (!status.ok()) {
     device_.FailedFor(Text("the header of region ", region - first_, " could not be written"), status);

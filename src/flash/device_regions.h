@@ -48,7 +48,7 @@ class DeviceRegions final {
   std::uint64_t taken_out = 0;  // how often, by hand
   std::uint32_t users = 0;      // tasks that hold on to it: DeviceUse
   // Nothing of its life is left: of one that is out of service.
-  bool ended() const { return !in_service() && forgotten && !in_use(); }
+  bool ended() const { return device_.out() && forgotten && !in_use(); }
   bool in_use() const { return users > 0 || device_.busy() || !writing_.empty(); }
 
   // ---- the regions ----

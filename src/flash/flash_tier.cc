@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/event.h"
 #include "base/format.h"
 #include "flash/append.h"
 #include "flash/media.h"
@@ -19,6 +20,7 @@ static_assert(tier::kMaxBatchRecords <= kMaxBatchEntries);
 
 namespace {
 constexpr std::uint64_t kAppendsARegion = 4;
+constexpr std::int64_t kTickUs = 100'000;
 }  // namespace
 
 Task<Result<std::unique_ptr<FlashTier>>> FlashTier::Open(Parts parts, FlashOptions options,
@@ -26,9 +28,23 @@ Task<Result<std::unique_ptr<FlashTier>>> FlashTier::Open(Parts parts, FlashOptio
   Status status = options.Validate();
   if (!status.ok()) co_return std::unexpected(std::move(status));
   std::unique_ptr<FlashTier> tier(new FlashTier(std::move(parts), std::move(options), std::move(journal)));
+  CancelToken opened(tier->executor());
+  Task<void> ticks = tier->TickUntil(opened);
   status = co_await tier->opener_->Open();
-  if (!status.ok()) co_return std::unexpected(std::move(status));
-  co_return tier;
+  opened.Cancel(Status(Code::kGone, "flash is open"));
+  co_await ticks;
+  if (status.ok()) co_return tier;
+  co_await tier->Close();
+  co_return std::unexpected(std::move(status));
+}
+
+// As its owner does later.
+Task<void> FlashTier::TickUntil(CancelToken& opened) {
+  for (;;) {
+    const Status slept = co_await SleepUntil(media_->Now().PlusUs(kTickUs), opened);
+    if (!slept.ok()) co_return;
+    Tick();
+  }
 }
 
 FlashTier::FlashTier(Parts parts, FlashOptions options, tier::JournalView journal)
@@ -149,6 +165,7 @@ void FlashTier::Forgotten(const tier::LocationRange& range) {
 Task<void> FlashTier::Close() {
   co_await reclaim_->Close();
   co_await appender_->Close();
+  for (const auto& device : media_->devices()) co_await device->device().Close();
 }
 
 Status FlashTier::TakeOut(const std::string& path) {

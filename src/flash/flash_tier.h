@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "base/cancel.h"
 #include "base/task.h"
 #include "cistern/status.h"
 #include "flash/figures.h"
@@ -48,7 +49,8 @@ class FlashTier final : public tier::Tier {
   // journal than `journal` is, the journal is an older copy and all are formatted. Nothing is touched before
   // all was checked.
   // Where devices are known, one whose lock is not free within kLockWaitUs, each waited for in its turn, is
-  // left out of service, untouched (R8); where none is known the start fails.
+  // left out of service, untouched (R8); where none is known the start fails. One that hangs is left out of
+  // service by the limit that holds later.
   // kInvalid, kMismatch (foreign data, another journal or version), kBusy (locked, no room), kIoError, each
   // by name.
   static Task<Result<std::unique_ptr<FlashTier>>> Open(Parts parts, FlashOptions options,
@@ -113,6 +115,7 @@ class FlashTier final : public tier::Tier {
  private:
   FlashTier(Parts parts, FlashOptions options, tier::JournalView journal);
   void DeviceOut(DeviceRegions& device);
+  Task<void> TickUntil(CancelToken& opened);
 
   const Parts parts_;
   tier::TierOwner* owner_ = nullptr;

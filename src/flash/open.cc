@@ -60,6 +60,7 @@ Status DeviceOpener::CheckLimits(const io::File& file, const std::string& path) 
 
 Task<Result<DeviceOpener::ProbeResult>> DeviceOpener::Probe(std::size_t at) {
   const FlashDeviceOptions& device = media_.options().devices[at];
+  Device& looked_at = media_.devices()[at]->device();
   ProbeResult probe;
   probe.file_path = device.path + "/flash";
   auto file = media_.loop().Open(probe.file_path, io::OpenMode::kDirect);
@@ -85,27 +86,34 @@ Task<Result<DeviceOpener::ProbeResult>> DeviceOpener::Probe(std::size_t at) {
   // A node that has had devices before may be the successor of the one whose request has not ended (R8). One
   // that starts for the first time has named another node's device.
   if (status.code() == Code::kBusy && !journal_.known.empty()) {
-    probe.taken = std::move(status);
+    probe.left_out = std::move(status);
     co_return probe;
   }
   if (status.ok()) status = CheckLimits(*file, device.path);
   if (!status.ok()) co_return std::unexpected(std::move(status));
 
+  looked_at.Begin(std::move(*file));
   Buffer buffer = media_.pool().Take(kProbeBytes);
   const auto bytes =
       buffer.bytes().first(std::min<std::uint64_t>(*size, kProbeBytes) / media_.unit() * media_.unit());
-  if (!bytes.empty()) status = co_await file->ReadAll(bytes, 0);
+  if (!bytes.empty()) status = co_await looked_at.Read(buffer, bytes.size(), 0);
+  if (looked_at.out()) co_return LeftOut(at, std::move(probe));
   if (!status.ok()) co_return Error(Named(device.path, status));
   const auto superblock = DecodeSuperblock(bytes);
   if (superblock) {
     probe.superblock = *superblock;
-    if (superblock->journal_id != journal_.id && !media_.options().discard_foreign &&
-        co_await Used(*file, *superblock, *size)) {
+    bool used = false;
+    if (superblock->journal_id != journal_.id && !media_.options().discard_foreign)
+      used = co_await Used(looked_at, *superblock, *size);
+    if (looked_at.out()) co_return LeftOut(at, std::move(probe));
+    if (used) {
       co_return Error(
           Code::kMismatch,
           Text("flash device ", device.path, ": holds the cache of another node, or of this one with ",
                "another journal; nothing was touched. Start with the --journal-dir and --tenant that it "
-               "was used with, take another place, or discard what it holds (--discard-foreign)"));
+               "was used with (without one the journal is on the first --flash directory), or take another "
+               "place; where that journal is gone with its drive, nothing tells any more what was dropped: "
+               "discard what is here (--discard-foreign)"));
     }
   } else if (!AllZero(bytes)) {
     probe.foreign = true;
@@ -120,20 +128,26 @@ Task<Result<DeviceOpener::ProbeResult>> DeviceOpener::Probe(std::size_t at) {
                            "(--discard-foreign)"));
     }
   }
-  probe.file = std::move(*file);
   co_return probe;
+}
+
+DeviceOpener::ProbeResult DeviceOpener::LeftOut(std::size_t at, ProbeResult probe) const {
+  const Device& device = media_.devices()[at]->device();
+  probe.left_out = Status(Code::kIoError, Text("flash device ", device.path(), ": ", device.why()));
+  probe.superblock.reset();
+  return probe;
 }
 
 // Whether any region was ever opened since the device was formatted. A first start that was cut off leaves
 // one that was not, under a journal that nobody has.
-Task<bool> DeviceOpener::Used(io::File& file, const Superblock& superblock, std::uint64_t size_bytes) {
+Task<bool> DeviceOpener::Used(Device& device, const Superblock& superblock, std::uint64_t size_bytes) {
   Buffer buffer = media_.pool().Take(media_.unit());
   const auto unit = buffer.bytes().first(media_.unit());
   for (std::uint32_t i = 0; i < superblock.regions; ++i) {
     const std::uint64_t at = kSuperBytes + i * superblock.region_bytes;
     if (at % media_.unit() != 0 || at + unit.size() > size_bytes) co_return true;
     // What cannot be read may be anything.
-    if (const Status status = co_await file.ReadAll(unit, at); !status.ok()) co_return true;
+    if (const Status status = co_await device.Read(buffer, unit.size(), at); !status.ok()) co_return true;
     const auto header = DecodeRegionHeader(unit);
     if (header && header->device_id == superblock.device_id && header->epoch != 0) co_return true;
   }
@@ -145,15 +159,17 @@ std::uint64_t DeviceOpener::WantedBytes(std::size_t at, const ProbeResult& probe
   return option == 0 && probe.block_device ? probe.size_bytes : option;
 }
 
-// As the devices are formatted; else by their size.
+// As those are formatted that are believed otherwise; else by their size.
 void DeviceOpener::ChooseRegionBytes(const std::vector<ProbeResult>& probes) {
   std::uint64_t bytes = media_.options().region_bytes;
   std::uint64_t smallest = UINT64_MAX;
   for (std::size_t i = 0; i < probes.size(); ++i) {
     smallest = std::min(smallest, WantedBytes(i, probes[i]));
     const auto& superblock = probes[i].superblock;
+    std::string why;
     if (bytes == 0 && superblock && superblock->region_bytes >= kMinRegionBytes &&
-        superblock->region_bytes <= kMaxRegionBytes && superblock->region_bytes % kSuperBytes == 0) {
+        superblock->region_bytes <= kMaxRegionBytes && superblock->region_bytes % kSuperBytes == 0 &&
+        IsOurs(*superblock, &why)) {
       bytes = superblock->region_bytes;
     }
   }
@@ -176,7 +192,7 @@ Status DeviceOpener::CheckProbe(std::size_t at, const ProbeResult& probe) const 
   return Status();
 }
 
-bool DeviceOpener::Believed(const Superblock& superblock, std::string* why) const {
+bool DeviceOpener::IsOurs(const Superblock& superblock, std::string* why) const {
   if (superblock.journal_id != journal_.id) {
     *why = "it belonged to another store";
   } else if (journal_.missed_drops) {
@@ -187,18 +203,24 @@ bool DeviceOpener::Believed(const Superblock& superblock, std::string* why) cons
     *why = "the journal does not know it";
   } else if (superblock.unit != media_.unit()) {
     *why = Text("its unit is ", superblock.unit, " bytes and the arena's alignment is ", media_.unit());
-  } else if (superblock.region_bytes != media_.geometry().region_bytes) {
-    *why = Text("its regions have ", superblock.region_bytes, " bytes and those of this tier ",
-                media_.geometry().region_bytes);
   } else {
     return true;
   }
   return false;
 }
 
+bool DeviceOpener::Believed(const Superblock& superblock, std::string* why) const {
+  if (!IsOurs(superblock, why)) return false;
+  if (superblock.region_bytes == media_.geometry().region_bytes) return true;
+  *why = Text("its regions have ", superblock.region_bytes, " bytes and those of this tier ",
+              media_.geometry().region_bytes);
+  return false;
+}
+
 // The file exists with all its bytes; where that fails it is removed again, unless another node has it.
 Task<Status> DeviceOpener::Create(std::size_t at, ProbeResult& probe) {
-  if (!probe.taken.ok()) co_return Status();
+  if (!probe.left_out.ok()) co_return Status();
+  Device& device = media_.devices()[at]->device();
   const std::string& path = media_.options().devices[at].path;
   const std::uint64_t wanted = WantedBytes(at, probe);
   if (!probe.absent.ok()) {
@@ -210,19 +232,19 @@ Task<Status> DeviceOpener::Create(std::size_t at, ProbeResult& probe) {
     }
     Status status = co_await Lock(*made, path);
     if (!status.ok()) co_return status;
-    probe.file = std::move(*made);
-    status = CheckLimits(probe.file, path);
-    if (status.ok()) status = co_await Preallocate(probe.file, wanted);
+    status = CheckLimits(*made, path);
+    if (status.ok()) status = co_await Preallocate(*made, wanted);
     if (!status.ok()) {
       (void)media_.loop().Remove(probe.file_path);
-      probe.file = io::File();
       co_return Named(path, status);
     }
+    probe.made = true;
+    device.Begin(std::move(*made));
     status = co_await media_.loop().SyncDirectory(path);
     if (!status.ok()) co_return Named(path, status);
     probe.size_bytes = wanted;
   } else if (!probe.block_device && probe.size_bytes < wanted) {
-    const Status status = co_await Preallocate(probe.file, wanted);
+    const Status status = co_await Preallocate(device.file(), wanted);
     if (!status.ok()) co_return Named(path, status);
     probe.size_bytes = wanted;
   }
@@ -245,7 +267,7 @@ Task<Status> DeviceOpener::WriteSuperblock(DeviceRegions& device, std::uint64_t 
                     .regions = device.count(),
                     .journal_mark = mark_},
                    unit);
-  co_return co_await device.device().Write(std::span<const std::byte>(unit), 0);
+  co_return co_await device.device().Write(buffer, unit.size(), 0);
 }
 
 Task<Status> DeviceOpener::Format(DeviceRegions& device, std::uint64_t id) {
@@ -271,11 +293,10 @@ Task<void> DeviceOpener::Mark(tier::JournalMark mark) {
 // Regions beyond a smaller size that the device had in between must not come back.
 Task<Status> DeviceOpener::EmptyNewRegions(DeviceRegions& device, std::uint32_t from) {
   Buffer buffer = media_.pool().Take(media_.unit());
-  const auto unit = buffer.bytes().first(media_.unit());
   for (std::uint32_t i = from; i < device.count(); ++i) {
-    EncodeRegionHeader({device.id, 0, 0, i}, unit);
-    Status status = co_await device.device().Write(std::span<const std::byte>(unit),
-                                                   device.OffsetOf(device.first() + i, 0));
+    EncodeRegionHeader({device.id, 0, 0, i}, buffer.bytes().first(media_.unit()));
+    Status status =
+        co_await device.device().Write(buffer, media_.unit(), device.OffsetOf(device.first() + i, 0));
     if (!status.ok()) co_return status;
   }
   co_return co_await device.device().Sync();
@@ -286,14 +307,14 @@ Task<Status> DeviceOpener::Start(std::size_t at, ProbeResult& probe) {
   const std::string& path = device.path();
   const std::uint64_t wanted = WantedBytes(at, probe);
   device.size_bytes = wanted;
-  if (!probe.taken.ok()) {
-    device.device().NotOpened(std::string(probe.taken.message()));
-    media_.log().Log(LogLevel::kError, probe.taken.message(),
+  if (!probe.left_out.ok()) {
+    device.device().NotOpened(std::string(probe.left_out.message()));
+    media_.log().Log(LogLevel::kError, probe.left_out.message(),
                      "; the node starts without it, what is on it is lost; `cistern device bring-back ", path,
                      "` takes it in again, formatted anew");
     co_return Status();
   }
-  device.device().Begin(std::move(probe.file));
+  device.device().Enter();
   std::string why = probe.foreign ? "what it held is discarded" : "it is new";
   if (!probe.superblock || !Believed(*probe.superblock, &why)) {
     // What is lost is said louder than what was never there.
@@ -337,7 +358,7 @@ Status DeviceOpener::CheckCopies(const std::vector<ProbeResult>& probes) const {
 
 void DeviceOpener::NoteMissing(const std::vector<ProbeResult>& probes) const {
   // What nobody could read may be any of them.
-  if (std::ranges::any_of(probes, [](const ProbeResult& probe) { return !probe.taken.ok(); })) return;
+  if (std::ranges::any_of(probes, [](const ProbeResult& probe) { return !probe.left_out.ok(); })) return;
   const auto missing = std::ranges::count_if(journal_.known, [&](std::uint64_t id) {
     return std::ranges::none_of(probes, [id](const ProbeResult& probe) {
       return probe.superblock && probe.superblock->device_id == id;
@@ -372,7 +393,7 @@ Task<Status> DeviceOpener::Open() {
   for (std::size_t i = 0; i < probes.size() && status.ok(); ++i) status = co_await Create(i, probes[i]);
   if (!status.ok()) {
     for (ProbeResult& probe : probes) {
-      if (!probe.absent.ok() && probe.file.valid()) (void)media_.loop().Remove(probe.file_path);
+      if (probe.made) (void)media_.loop().Remove(probe.file_path);
     }
     co_return status;
   }
@@ -391,6 +412,7 @@ Task<Status> DeviceOpener::Open() {
   }
   for (std::size_t i = 0; i < probes.size() && status.ok(); ++i) {
     status = co_await Start(i, probes[i]);
+    if (!media_.devices()[i]->in_service()) status = Status();  // which was said; the others go on
     if (!status.ok()) status = Named(media_.devices()[i]->path(), status);
   }
   co_return status;
@@ -426,12 +448,17 @@ Task<Status> DeviceOpener::BringBack(std::string path) {
   (void)device.device().CloseFile();
   auto probe = co_await Probe(at);
   status = probe ? CheckProbe(at, *probe) : probe.error();
-  if (status.ok()) status = probe->taken;
+  if (status.ok()) status = probe->left_out;
   if (status.ok()) status = co_await Create(at, *probe);
   if (status.ok() && RegionsIn(WantedBytes(at, *probe)) < device.count()) {
     status = Status(Code::kInvalid, Text("flash device ", path, ": is smaller than it was"));
   }
-  if (!status.ok()) co_return status;
+  const auto left = [&device](Status why) {
+    // What hangs keeps the file until it has ended.
+    if (!device.device().busy()) (void)device.device().CloseFile();
+    return why;
+  };
+  if (!status.ok()) co_return left(std::move(status));
   device.Clear();
   // The device has no id that the journal could be told until it is formatted, and nothing is written to it.
   device.id = 0;
@@ -440,9 +467,9 @@ Task<Status> DeviceOpener::BringBack(std::string path) {
     if (i % 256 == 255) co_await Yield();
   }
   if (device.taken_out != taken_out) {
-    co_return Status(Code::kInvalid, Text("flash device ", path, ": was taken out again meanwhile"));
+    co_return left(Status(Code::kInvalid, Text("flash device ", path, ": was taken out again meanwhile")));
   }
-  device.device().Begin(std::move(probe->file));
+  device.device().Enter();
   status = co_await Format(device, media_.Random());
   if (!status.ok()) {
     device.device().FailedFor("it could not be formatted", status);

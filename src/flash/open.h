@@ -32,7 +32,6 @@ class DeviceOpener final {
  private:
   // Facts of a device, found without writing to it.
   struct ProbeResult {
-    io::File file;
     std::string file_path;
     Status absent;  // not ok: there is no file yet, or none that can be opened
     bool block_device = false;
@@ -40,12 +39,15 @@ class DeviceOpener final {
     std::uint64_t found_bytes = 0;  // as it was found
     std::optional<Superblock> superblock;
     bool foreign = false;
-    Status taken;  // not ok: somebody has its lock, and nothing was read
+    bool made = false;  // its file, by this
+    Status left_out;    // not ok: somebody has its lock, or it hangs; nothing more is done with it
   };
 
+  // The device is looked at from then on, where it has a file.
   Task<Result<ProbeResult>> Probe(std::size_t at);
+  ProbeResult LeftOut(std::size_t at, ProbeResult probe) const;
   Task<Status> Lock(io::File& file, const std::string& path);
-  Task<bool> Used(io::File& file, const Superblock& superblock, std::uint64_t size_bytes);
+  Task<bool> Used(Device& device, const Superblock& superblock, std::uint64_t size_bytes);
   Status CheckLimits(const io::File& file, const std::string& path) const;
   void ChooseRegionBytes(const std::vector<ProbeResult>& probes);
   Status CheckProbe(std::size_t at, const ProbeResult& probe) const;
@@ -53,6 +55,8 @@ class DeviceOpener final {
   std::uint64_t RegionsIn(std::uint64_t bytes) const {
     return (bytes - kSuperBytes) / media_.geometry().region_bytes;
   }
+  // Believed, where its regions have the size of the tier's.
+  bool IsOurs(const Superblock& superblock, std::string* why) const;
   bool Believed(const Superblock& superblock, std::string* why) const;
   // A device and a copy of it, which the journal knows by one id, are refused.
   Status CheckCopies(const std::vector<ProbeResult>& probes) const;

@@ -251,6 +251,33 @@ TEST(FlashOpen, AnotherUnitOrRegionSizeFormatsAnew) {
 }
 
 // Of another node, or of this one with another --journal-dir.
+// One that is formatted in any case says nothing of how large regions are, whichever is named first.
+TEST(FlashOpen, P7ADeviceThatIsNotKnownFormatsNoneThatIs) {
+  for (const bool known_first : {false, true}) {
+    SCOPED_TRACE(known_first);
+    const FlashOptions both = TestOptions(2);
+    World world(16, both);
+    const auto of_one = [&](std::size_t device, std::uint64_t region_bytes) {
+      world.options.devices = {both.devices[device]};
+      world.options.region_bytes = region_bytes;
+      ASSERT_TRUE(world.Start().ok());
+      ASSERT_TRUE(world->Append({device}, {5'000}).has_value());
+      world.Stop();
+    };
+    of_one(0, 2 * kTestRegionBytes);
+    world.known.clear();
+    of_one(1, kTestRegionBytes);
+    world.options.devices = both.devices;
+    world.options.region_bytes = 0;
+    if (known_first) std::swap(world.options.devices[0], world.options.devices[1]);
+    ASSERT_TRUE(world.Start().ok());
+    EXPECT_EQ(world->tier->region_bytes(), kTestRegionBytes);
+    ASSERT_EQ(world->found.size(), 1u);
+    EXPECT_EQ(world->found[0].number, 1u);
+    world.Stop();
+  }
+}
+
 TEST(FlashOpen, ADeviceOfAnotherJournalIsRefusedUntouchedAndDiscardedWhenTold) {
   World world(10);
   ASSERT_TRUE(world.Start().ok());

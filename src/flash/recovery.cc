@@ -21,13 +21,6 @@ bool AllZero(std::span<const std::byte> bytes) {
   return std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; });
 }
 
-// A path to the device may fail over, and a medium need one more look: whatever lies behind depends on it.
-Task<Status> ReadTwice(Device& device, std::span<std::byte> into, std::uint64_t offset) {
-  Status status = co_await device.Read(into, offset);
-  if (!status.ok()) status = co_await device.Read(into, offset);
-  co_return status;
-}
-
 }  // namespace
 
 // Tasks that are dropped where whoever waits for them is dropped.
@@ -45,8 +38,9 @@ Task<void> Recovery::ReadHeads(DeviceRegions& device, std::uint32_t& next) {
   const auto first_batch = buffer.bytes().subspan(media_.unit(), media_.unit());
   while (next < device.count() && device.in_service()) {
     const std::uint32_t number = device.first() + next++;
-    Status status = co_await device.device().Read(buffer.bytes().first(2 * std::size_t{media_.unit()}),
-                                                  device.OffsetOf(number, 0));
+    Status status =
+        co_await device.device().Read(buffer, 2 * std::size_t{media_.unit()}, device.OffsetOf(number, 0));
+    if (!device.in_service()) co_return;
     const auto header = DecodeRegionHeader(unit);
     if (!status.ok() || !header) {
       // Zeros are a region that was never used, behind which nothing can lie.
@@ -60,7 +54,9 @@ Task<void> Recovery::ReadHeads(DeviceRegions& device, std::uint32_t& next) {
       continue;
     }
     device.Found(number, header->epoch, header->first_sequence);
-    status = co_await device.device().Read(unit, device.OffsetOf(number, geometry.units() - 1));
+    status =
+        co_await device.device().Read(buffer, unit.size(), device.OffsetOf(number, geometry.units() - 1));
+    if (!device.in_service()) co_return;
     const auto locator = DecodeLocator(unit);
     if (status.ok() && locator && locator->epoch == header->epoch && locator->table_unit >= 1 &&
         locator->table_unit + std::uint64_t{geometry.TableUnits(locator->entries)} < geometry.units()) {
@@ -108,9 +104,8 @@ Task<void> Recovery::Scan(DeviceRegions& device, std::uint32_t number, const Fou
       if (head || head.error() != FlashFault::kShort || tries == 1 || unit >= geometry.units() - 1) break;
       in_buffer = unit;
       in_buffer_units = std::min(kScanBytes / unit_bytes, geometry.units() - 1 - unit);
-      unreadable =
-          co_await ReadTwice(device.device(), buffer.bytes().first(std::size_t{in_buffer_units} * unit_bytes),
-                             device.OffsetOf(number, unit));
+      unreadable = co_await device.device().Read(buffer, std::size_t{in_buffer_units} * unit_bytes,
+                                                 device.OffsetOf(number, unit));
       if (!unreadable.ok()) break;
     }
     if (!unreadable.ok() || !head || head->epoch != region.epoch() || head->unit != unit) break;
@@ -150,7 +145,7 @@ Task<void> Recovery::NoteMoreBehind(DeviceRegions& device, std::uint32_t number,
   for (std::uint32_t pieces = 0; pieces < kLookedBehind && unit < end && device.in_service(); ++pieces) {
     const std::uint32_t units = std::min(kScanBytes / unit_bytes, end - unit);
     const auto bytes = buffer.bytes().first(std::size_t{units} * unit_bytes);
-    const Status read = co_await device.device().Read(bytes, device.OffsetOf(number, unit));
+    const Status read = co_await device.device().Read(buffer, bytes.size(), device.OffsetOf(number, unit));
     if (!read.ok()) co_return;
     for (std::uint32_t i = 0; i < units; ++i, ++unit) {
       const auto head = PeekBatch(bytes.subspan(std::size_t{i} * unit_bytes));

@@ -420,6 +420,29 @@ TEST(FlashRecovery, P7AReadThatFailsOnceCostsNothingOfAnOpenRegion) {
   }
 }
 
+// Superblock, headers, locators, tables and batches.
+TEST(FlashRecovery, P7NoReadThatFailsOnceAtAStartCostsAnything) {
+  World world(8, TestOptions(1, 512, 6));
+  ASSERT_TRUE(world.Start().ok());
+  std::vector<Kept> kept;
+  for (std::uint64_t n = 1; kept.empty() || kept.back().region() == kept.front().region(); ++n) {
+    kept.push_back(world->Append({n}, {5'000})->front());
+  }
+  world.loop->RunUntilIdle();  // the first region is closed
+  world.loop->Kill([](const void*, std::size_t) { return false; }).LandAll();
+  world.Ended();
+  std::set<std::uint64_t> read;
+  world.disk.set_faults([&](const io::IoRequest& request, const std::string&) {
+    const bool fail = request.kind == io::IoRequest::Kind::kRead && read.insert(request.offset).second;
+    return fail ? io::Fault{io::FaultKind::kIoError} : io::Fault{};
+  });
+  const Status started = world.Start();
+  ASSERT_TRUE(started.ok()) << started.ToString();
+  EXPECT_EQ(world->found.size(), kept.size());
+  EXPECT_GT(world->tier->devices()[0].errors, 0u);
+  world.Stop();
+}
+
 // Bits rot anywhere: what is then found and fetched is what was written, or it is a miss.
 TEST(FlashRecovery, AFlippedBitAnywhereNeverGivesAWrongRecord) {
   std::uint64_t whole = 0, missed = 0;

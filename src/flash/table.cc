@@ -13,6 +13,13 @@ namespace {
 constexpr std::uint32_t kPagesAWrite = 16;
 constexpr std::uint32_t kPagesARead = 16;
 constexpr std::uint32_t kSliceEntries = 256;
+
+// The pieces stay with the task.
+Task<Status> WritePieces(Device& device, std::vector<std::span<const std::byte>> pieces,
+                         std::uint64_t offset) {
+  co_return co_await device.Write(pieces, offset);
+}
+
 }  // namespace
 
 void Tables::Add(Region& region, const std::byte* entries, std::uint32_t count) {
@@ -30,7 +37,7 @@ void Tables::Add(Region& region, const std::byte* entries, std::uint32_t count) 
 
 Task<Status> Tables::Write(DeviceRegions& device, std::uint32_t number) {
   const Region& region = device.at(number);
-  const std::vector<Buffer>& pages = region.writing()->pages;
+  std::vector<Buffer>& pages = region.writing()->pages;
   const auto count = static_cast<std::uint32_t>(pages.size());
   std::vector<std::span<const std::byte>> pieces;
   std::uint64_t at = device.OffsetOf(number, region.used());
@@ -43,7 +50,7 @@ Task<Status> Tables::Write(DeviceRegions& device, std::uint32_t number) {
       co_await Yield();
       continue;
     }
-    Status status = co_await device.device().Write(pieces, at);
+    Status status = co_await device.device().Lend(pages, WritePieces(device.device(), pieces, at));
     if (!status.ok()) co_return status;
     for (const auto piece : pieces) {
       at += piece.size();
@@ -52,10 +59,9 @@ Task<Status> Tables::Write(DeviceRegions& device, std::uint32_t number) {
     pieces.clear();
   }
   Buffer buffer = media_.pool().Take(media_.unit());
-  const auto last = buffer.bytes().first(media_.unit());
   EncodeLocator({region.epoch(), region.least_sequence(), region.used(), region.entries(), region.scanned()},
-                last);
-  co_return co_await device.device().Write(std::span<const std::byte>(last),
+                buffer.bytes().first(media_.unit()));
+  co_return co_await device.device().Write(buffer, media_.unit(),
                                            device.OffsetOf(number, media_.geometry().units() - 1));
 }
 
@@ -82,7 +88,11 @@ Task<Status> Tables::Read(DeviceRegions& device, std::uint32_t number, Turn& tur
     const std::uint32_t entries = std::min(region.entries() - first * kPageEntries, count * kPageEntries);
     const auto bytes = buffer.bytes().first(RoundUp(TableBytes(entries), media_.unit()));
     const Status status = co_await device.device().Read(
-        bytes, device.OffsetOf(number, region.used()) + std::uint64_t{first} * kPageBytes);
+        buffer, bytes.size(), device.OffsetOf(number, region.used()) + std::uint64_t{first} * kPageBytes);
+    if (!device.in_service()) {
+      bad += pages - first;
+      break;
+    }
     if (!status.ok()) {
       bad += count;
       continue;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A device that fails, hangs or lies goes out of service, it alone, with one message, and comes back.
 #include "flash/device.h"
+#include "flash/table.h"
 #include "flash/test_flash_tier.h"
 
 namespace cistern::flash {
@@ -340,6 +341,84 @@ TEST(FlashTrouble, ALoopAtItsLimitOfOperationsCostsNoDevice) {
   EXPECT_EQ(world->tier->devices()[0].errors, 0u);
   world.Stop();
 }
+
+// The node that a kill left has open regions, so a start reads, writes and syncs; so does one that formats
+// the device, which its journal does not know. The device hangs at each of these in turn.
+class StartOfADeviceThatHangs : public testing::TestWithParam<bool> {};
+
+Task<void> TickUntil(TierOn& node, const bool& done) {
+  while (!done) {
+    (void)co_await SleepUntil(node.loop.clock().Now().PlusUs(100'000));
+    node.tier->Tick();
+  }
+}
+
+Task<Status> StartTask(TierOn& node, std::vector<std::uint64_t> known) {
+  tier::JournalView journal{5, std::move(known), {1, 40}};
+  FlashTier::Parts parts{node.loop, *node.log, [&node] { return node.random.Next(); }};
+  auto opened = co_await FlashTier::Open(std::move(parts), node.options, std::move(journal));
+  if (!opened) co_return opened.error();
+  node.tier = std::move(*opened);
+  node.owner.tier = node.tier.get();
+  node.tier->SetOwner(node.owner);
+  bool recovered = false;
+  Task<void> ticks = TickUntil(node, recovered);
+  Found keep = [&node](std::span<const tier::TierEntry> found) { return node.Keep(found); };
+  const Status status = co_await node.tier->Recover(std::move(keep));
+  recovered = true;
+  co_await ticks;
+  co_return status;
+}
+
+TEST_P(StartOfADeviceThatHangs, R8IsWithoutItAndItComesBack) {
+  bool over = false;  // the start asks it less often than that
+  for (std::uint64_t at = 0; !over; ++at) {
+    SCOPED_TRACE(at);
+    Two world(13);
+    world.known = world->tier->media_ids();
+    if (GetParam()) world.known.erase(world.known.begin());
+    const io::LateIo late = world.loop->Kill([](const void*, std::size_t) { return false; });
+    world.Ended();
+    world.loop = std::move(*io::SimulatedLoop::Make(world.clock, world.disk, 14));
+    world.node = std::make_unique<TierOn>(*world.loop, world.options, 15);
+    std::uint64_t asked = 0;
+    world.disk.set_faults([&](const io::IoRequest&, const std::string& path) {
+      return path == kFirst && asked++ >= at ? io::Fault{io::FaultKind::kHang} : io::Fault{};
+    });
+    Task<Status> start = StartTask(*world.node, world.known);
+    world.loop->RunUntilIdle();
+    over = asked <= at;
+    const bool waits = !start.done();
+    EXPECT_FALSE(waits) << "the start waits for it";
+    world.disk.set_faults({});
+    if (waits) world.disk.Unhang(kFirst);
+    const Status started = world.loop->BlockOn(std::move(start));
+    ASSERT_TRUE(started.ok()) << started.ToString();
+    if (waits) return world.Stop();
+    EXPECT_EQ(world.InService(0), over);
+    EXPECT_TRUE(world.InService(1));
+    for (const Kept& kept : world.on_second) {
+      const auto same = [&](const Kept& found) { return found.number == kept.number; };
+      EXPECT_TRUE(std::ranges::any_of(world->found, same)) << kept.number;
+    }
+    if (!over) {
+      EXPECT_NE(world->tier->devices()[0].why.find("has hung"), std::string::npos)
+          << world->tier->devices()[0].why;
+      EXPECT_EQ(world->tier->media_ids().size(), 1u);
+      EXPECT_EQ(world.loop->BlockOn(world->tier->BringBack("/flash0")).code(), Code::kBusy);
+      world.disk.Unhang(kFirst);
+      world.loop->RunUntilIdle();
+      world->tier->Tick();
+      EXPECT_TRUE(world.loop->BlockOn(world->tier->BringBack("/flash0")).ok());
+      EXPECT_TRUE(world.InService(0));
+    }
+    world.Stop();
+    if (testing::Test::HasFailure()) return;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(, StartOfADeviceThatHangs, testing::Bool(), [](const auto& formats) {
+  return formats.param ? "AndIsFormatted" : "AndIsBelieved";
+});
 
 // After a start in which the device is healthy again: its old bytes are not believed, the journal forgot it.
 TEST(FlashTrouble, ADeviceThatWasOutAndIsBackAfterARestartIsEmpty) {

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <optional>
 #include <string_view>
@@ -551,8 +552,10 @@ Result<std::uint64_t> ForgetArena(const std::string& memory_dir, const std::stri
                                   const Clock& clock) {
   if (Status valid = CheckTenant(tenant); !valid.ok()) return Error(std::move(valid));
   const std::string directory = TenantDirectory(memory_dir, tenant);
-  if (::access((directory + "/arena").c_str(), F_OK) != 0 &&
-      ::access((directory + "/index").c_str(), F_OK) != 0) {
+  // With those that a start which was killed had not made whole.
+  constexpr std::array kFiles{"/arena", "/index", "/arena.new", "/index.new"};
+  if (std::ranges::none_of(
+          kFiles, [&](const char* name) { return ::access((directory + name).c_str(), F_OK) == 0; })) {
     return Error(Code::kMiss, Text("forget ", directory, ": there is no arena"));
   }
   Result<DirectoryLock> lock = LockDirectory(directory, 0, clock);
@@ -572,7 +575,7 @@ Result<std::uint64_t> ForgetArena(const std::string& memory_dir, const std::stri
     if (!cleared.ok()) return Error(std::move(cleared));
   }
   std::uint64_t freed = 0;
-  for (const char* name : {"/arena", "/index", "/arena.new", "/index.new"}) {
+  for (const char* name : kFiles) {
     const std::string path = directory + name;
     struct stat info;
     if (::stat(path.c_str(), &info) != 0) continue;

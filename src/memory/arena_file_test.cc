@@ -561,6 +561,19 @@ TEST_F(ArenaFileTest, ForgottenMeansFoundByNobody) {
   EXPECT_TRUE(file->fresh());
 }
 
+TEST_F(ArenaFileTest, WhatAKilledFirstStartLeftIsForgottenToo) {
+  {
+    Result<ArenaFile> file = Open();
+    ASSERT_TRUE(file);
+  }
+  std::filesystem::rename(path("arena"), path("arena.new"));
+  std::filesystem::remove(path("index"));
+  Result<std::uint64_t> freed = ForgetArena(options_.memory_dir, "default", clock_);
+  ASSERT_TRUE(freed) << freed.error().ToString();
+  EXPECT_GE(*freed, 64u << 20);
+  EXPECT_FALSE(std::filesystem::exists(path("arena.new")));
+}
+
 TEST_F(ArenaFileTest, FaultInTouchesEveryChunkAndChangesNothing) {
   Result<ArenaFile> file = Open();
   ASSERT_TRUE(file);

@@ -55,7 +55,7 @@
 #include "node/lingering.h"
 #include "node/node_metrics.h"
 #include "node/reports.h"
-#include "node/start_watch.h"
+#include "node/stage_watch.h"
 #include "residency/resizer.h"
 #include "server/server.h"
 #include "store/block_store.h"
@@ -70,6 +70,8 @@ namespace {
 constexpr std::int64_t kTickUs = 50'000;
 // Of each list in the status that a client of the socket asks for: it has to fit the session's area.
 constexpr std::size_t kStatusRows = 128;
+// Between two looks at what an end waits for.
+constexpr std::int64_t kLookUs = 1'000'000;
 // For etcd's answer that a member leaves; without it the membership lapses by itself.
 constexpr std::int64_t kLeaveUs = 1'000'000;
 
@@ -160,7 +162,7 @@ class Node::Core {
   Executor& executor() { return loop_->executor(); }  // for its tasks
 
   std::string http() const { return facts_.http; }
-  Result<Reloaded> Reload(NodeOptions read);
+  Result<Reloaded> Reload(Result<NodeOptions> read);
 
   Result<Fd> ClientEnd() {
     int ends[2];
@@ -223,6 +225,7 @@ class Node::Core {
   void NoteLoss();
   void EndItself(const Status& why);
   Task<void> TearDown(Executor& executor);
+  Task<void> TellWhatIsAwaited(CancelToken& closed);
   // What memory has of what it is to have. From any thread, while it serves.
   std::string MemoryText() const;
   std::uint64_t PreparedBytes() const;
@@ -262,7 +265,7 @@ class Node::Core {
   BootClock boot_;
   Instant started_at_;
   std::unique_ptr<Logger> log_;
-  std::optional<StartWatch> watch_;  // until it serves
+  std::optional<StageWatch> watch_;  // until it serves
   std::optional<SlowCalls> slow_calls_;
   std::unique_ptr<admin::TraceSender> traces_;  // null: nobody takes them
   arena::RealWords words_;
@@ -295,7 +298,7 @@ Status Node::Core::Open() {
   Result<LogLevel> level = ParseLogLevel(options_.log_level);
   if (!level) return level.error();
   log_ = Logger::ToStderr(*level);
-  watch_.emplace(*log_);
+  watch_.emplace(*log_, "node start");
   NoteSlowCalls();
   watch_->NowDoing("opening what --memory-dir, --journal-dir and --flash name");
 
@@ -691,12 +694,18 @@ Task<Result<server::ReportPage>> Node::Core::Report(std::uint64_t what, std::uin
   co_return co_await NamespacesPage(executor(), std::move(uses), from, most_bytes);
 }
 
-Result<Reloaded> Node::Core::Reload(NodeOptions read) {
-  if (Status status = ResolveNodeOptions(read); !status.ok()) return Error(std::move(status));
-  std::promise<Result<Reloaded>> applied;
-  loop_->PostRemote(
-      [this, &applied, &read] { parts_->tasks->Spawn(ReloadFor(executor(), std::move(read), applied)); });
-  return applied.get_future().get();
+Result<Reloaded> Node::Core::Reload(Result<NodeOptions> read) {
+  Status status = read ? ResolveNodeOptions(*read) : read.error();
+  Result<Reloaded> reloaded = Error(status);
+  if (status.ok()) {
+    std::promise<Result<Reloaded>> applied;
+    loop_->PostRemote(
+        [this, &applied, &read] { parts_->tasks->Spawn(ReloadFor(executor(), std::move(*read), applied)); });
+    reloaded = applied.get_future().get();
+  }
+  if (!reloaded)
+    log_->Log(LogLevel::kError, "reload refused, the settings stay: ", reloaded.error().message());
+  return reloaded;
 }
 
 // What may be refused comes first.
@@ -851,8 +860,29 @@ Task<void> Node::Core::TearDown(Executor& executor) {
   co_await parts_->tasks->Close();
   parts_->registered.reset();
   if (parts_->cell) co_await parts_->cell->Leave(executor.Now().PlusUs(kLeaveUs));
-  if (parts_->store) co_await parts_->store->Close();
+  if (parts_->store) {
+    CancelToken closed(executor);
+    Task<void> telling = TellWhatIsAwaited(closed);
+    co_await parts_->store->Close();
+    closed.Cancel(Status(Code::kGone, "the store is closed"));
+    co_await telling;
+  }
   fault_in_.reset();
+}
+
+// What a device has may still land in memory (R6).
+Task<void> Node::Core::TellWhatIsAwaited(CancelToken& closed) {
+  if (flash_ == nullptr) co_return;
+  std::optional<StageWatch> watch;
+  if (!StartingThreads([&] { watch.emplace(*log_, "node end"); }).ok()) co_return;
+  for (;;) {
+    std::vector<flash::FlashDeviceState> busy = flash_->devices();
+    std::erase_if(busy, [](const flash::FlashDeviceState& device) { return device.in_flight == 0; });
+    watch->NowDoing(
+        Text("waiting for transfers of flash (", Joined(busy, ", ", &flash::FlashDeviceState::path), ")"));
+    const Status slept = co_await SleepUntil(clock_.Now().PlusUs(kLookUs), closed);
+    if (!slept.ok()) co_return;
+  }
 }
 
 void Node::Core::FillRegistry() {
@@ -921,7 +951,7 @@ Result<std::unique_ptr<Node>> Node::Start(NodeOptions options) {
 
 void Node::Stop(std::int64_t drain_us) { core_->Stop(drain_us); }
 std::string Node::http() const { return core_->http(); }
-Result<Reloaded> Node::Reload(NodeOptions read) { return core_->Reload(std::move(read)); }
+Result<Reloaded> Node::Reload(Result<NodeOptions> read) { return core_->Reload(std::move(read)); }
 Result<Fd> Node::ClientEnd() { return core_->ClientEnd(); }
 std::optional<std::uint64_t> Node::AcquireAtOnce(std::uint64_t session, std::uint32_t slot,
                                                  std::uint64_t incarnation, std::span<const BlockRef> blocks,

@@ -35,10 +35,10 @@ class Node final {
   // Where its HTTP port is, with the port that it really has; empty: it has none.
   std::string http() const;
   // What a reload makes of the settings that `read` holds, applied: leases, sessions and what memory holds
-  // are not disturbed. kInvalid, and nothing has changed: they do not fit each other or this host. What
-  // changed, and what waits for the next start, is logged too. Not once
+  // are not disturbed. kInvalid, or why they could not be read, and nothing has changed: they do not fit each
+  // other or this host. What changed, what waits for the next start, and a refusal are logged too. Not once
   // Stop was called.
-  Result<Reloaded> Reload(NodeOptions read);
+  Result<Reloaded> Reload(Result<NodeOptions> read);
 
   // One end of a connection to this node, for Client::Connect: how a process gets into its own node.
   Result<Fd> ClientEnd();

@@ -194,6 +194,21 @@ class WhatANodeDoes(CliTest):
     def test_sigterm_ends_in_order(self) -> None:
         self.assertEqual(self.node().end(signal.SIGTERM), 0)
 
+    def test_a_start_that_waits_ends_at_a_signal(self) -> None:
+        key = self.directory / "key"
+        os.mkfifo(key, 0o600)
+        where = ("--memory", "128MiB", "--memory-dir", self.directory / "m", "--socket", self.directory / "s")
+        cell = ("--cell", "http://127.0.0.1:1", "--cell-address", "127.0.0.1:7401", "--cell-key", key)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            words = [str(word) for word in (BIN / "cisternd", *where, *cell)]
+            with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+                self.addCleanup(process.kill)
+                with open(key, "w"):  # is open once the node reads it, which waits for what nobody writes
+                    process.send_signal(number)
+                    self.assertEqual(process.wait(TIMEOUT_S), 0)
+                assert process.stderr is not None
+                self.assertIn("ended while it started", process.stderr.read())
+
     def test_each_program_says_its_release_and_so_does_the_node(self) -> None:
         said = {run(*words, "--version").stdout for words in [("cistern",), ("cistern", "status"), ("cisternd",)]}
         self.assertEqual(len(said), 1)

@@ -134,13 +134,57 @@ class WhatANodeDoes(FlashTest):
         node.start()
         self.assertEqual([n for n in range(MANY) if node.get(n) != body(n)], [])
 
-    def test_a_start_that_a_file_system_keeps_waiting_says_so(self) -> None:
+    def mounted(self) -> pathlib.Path:
+        """A file system that a test may freeze."""
         mounted = self.disk / "mounted"
         device = self.loop_device(1 << 30)
         self.tool("mkfs.ext4", "-q", device)
         mounted.mkdir()
         self.tool("mount", device, mounted)
         self.addCleanup(lambda: subprocess.run(["umount", "--lazy", mounted], check=False))
+        return mounted
+
+    def test_a_start_beside_a_device_that_hangs_is_without_it(self) -> None:
+        mounted = self.mounted()
+        node = self.node("--flash", f"{mounted}:512MiB", "--journal-dir", self.disk)
+        node.put_many(4)
+        node.end(signal.SIGKILL)  # with a region that the start has to close
+        self.tool("fsfreeze", "--freeze", mounted)
+
+        def thaw(line: str = "after 93 s it is still") -> None:
+            if "after 93 s it is still" in line:
+                subprocess.run(["fsfreeze", "--unfreeze", mounted], capture_output=True, check=False)
+
+        self.addCleanup(thaw)
+        node.on_line = thaw
+        node.start()
+        self.assertRegex(node.said, f"{mounted}/default: is out of service: a .* has hung")
+        self.assertIn("node ready", node.said)
+        self.assertEqual([node.get(n) for n in range(4)], [body(n) for n in range(4)])
+        thaw()
+        until = time.monotonic() + TIMEOUT_S
+        while node.cistern("device", "bring-back", mounted).returncode != 0:
+            self.assertLess(time.monotonic(), until, "a device that has thawed is not taken in")
+        self.assertEqual([device["in_service"] for device in node.json("device", "list")["devices"]], [True])
+        node.end()
+
+    def test_an_end_beside_a_device_that_hangs_says_what_it_waits_for(self) -> None:
+        mounted = self.mounted()
+        node = self.node("--flash", f"{mounted}:512MiB", "--journal-dir", self.disk)
+        node.put(0)
+        node.await_written(1)
+        self.tool("fsfreeze", "--freeze", mounted)
+        thaw = ["fsfreeze", "--unfreeze", mounted]
+        self.addCleanup(subprocess.run, thaw, capture_output=True, check=False)
+        node.put(1)
+        node.process.send_signal(signal.SIGTERM)
+        said = node.says("node end: after 3 s it is still")
+        self.assertIn(f"waiting for transfers of flash ({mounted}/default)", said[-1])
+        self.tool(*thaw)
+        self.assertEqual(node.end(), 0)
+
+    def test_a_start_that_a_file_system_keeps_waiting_says_so(self) -> None:
+        mounted = self.mounted()
         node = self.node("--flash", f"{mounted}:512MiB")
         node.put(0)
         node.end()
@@ -357,6 +401,31 @@ class BadInput(FlashTest):
         self.assertEqual((self.directory / "image").read_bytes(), before)
         node = self.node(*flags, "--discard-foreign")
         node.put(0)
+
+    def test_flash_whose_journal_is_gone_with_its_drive_is_refused_with_the_way_out(self) -> None:
+        second = tempfile.TemporaryDirectory(prefix="cistern-flash-", dir=BIN.parent)
+        self.addCleanup(second.cleanup)
+        node = self.node("--flash", self.flash, "--flash", f"{second.name}:1GiB")
+        node.put_many(4)
+        node.end()
+        shutil.rmtree(self.disk / "default")  # another drive is in its place
+        node.start()
+        self.assertRegex(node.said, f"{second.name}.*gone with its drive.*--discard-foreign")
+        self.assertEqual(node.end(), 1)
+        node.start(*node.flags, "--discard-foreign")
+        self.assertIn("node ready", node.said)
+        self.assertEqual([node.get(n) for n in range(4)], [None] * 4)
+        self.assertEqual(node.end(), 0)
+
+    def test_another_alignment_formats_flash(self) -> None:
+        node = self.node("--flash", self.flash)
+        node.put_many(4)
+        node.end()
+        self.assert_says(run("cistern", "forget", "--memory-dir", node.memory_dir), 0)
+        node.start(*node.flags, "--alignment", "512B")
+        self.assertRegex(node.said, "formatted, .*its unit is 4096 bytes and the arena's alignment is 512")
+        self.assertEqual([node.get(n) for n in range(4)], [None] * 4)
+        node.end()
 
     def test_flash_of_another_journal_is_refused_by_name(self) -> None:
         node = self.node("--flash", self.flash)

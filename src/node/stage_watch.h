@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Says what a start is at when it takes long. Where it waits may be a call to the kernel (a frozen file
-// system holds whoever opens a file there), so a thread of its own looks.
+// Says what a start, or an end, is at when it takes long. Where it waits may be a call to the kernel (a
+// frozen file system holds whoever opens a file there), so a thread of its own looks.
 #pragma once
 
 #include <condition_variable>
@@ -13,14 +13,14 @@
 
 namespace cistern::node {
 
-class StartWatch final {
+class StageWatch final {
  public:
-  // The log is borrowed.
-  explicit StartWatch(Logger& log);
-  // The start has ended.
-  ~StartWatch() = default;
-  StartWatch(const StartWatch&) = delete;
-  StartWatch& operator=(const StartWatch&) = delete;
+  // The log is borrowed. `stage` as in "node start".
+  StageWatch(Logger& log, std::string stage);
+  // The stage is over.
+  ~StageWatch() = default;
+  StageWatch(const StageWatch&) = delete;
+  StageWatch& operator=(const StageWatch&) = delete;
 
   // As in "it is still `what`". From any thread.
   void NowDoing(std::string what);
@@ -29,6 +29,7 @@ class StartWatch final {
   void Look(const std::stop_token& stop);
 
   Logger& log_;
+  const std::string stage_;
   std::mutex mutex_;
   std::string doing_;
   std::condition_variable_any ended_;
