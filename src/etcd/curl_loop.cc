@@ -171,8 +171,10 @@ class CurlTransferBody final : public CurlTransfer {
     curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, &CurlTransferBody::OnBytes);
     curl_easy_setopt(easy, CURLOPT_WRITEDATA, this);
     curl_easy_setopt(easy, CURLOPT_PRIVATE, this);
-    if (!curl_.options.authorities_file.empty())
+    if (!curl_.options.authorities_file.empty()) {
       curl_easy_setopt(easy, CURLOPT_CAINFO, curl_.options.authorities_file.c_str());
+      curl_easy_setopt(easy, CURLOPT_CAPATH, nullptr);  // the system's, which would be believed as well
+    }
     if (!curl_.options.certificate_file.empty()) {
       curl_easy_setopt(easy, CURLOPT_SSLCERT, curl_.options.certificate_file.c_str());
       curl_easy_setopt(easy, CURLOPT_SSLKEY, curl_.options.key_file.c_str());

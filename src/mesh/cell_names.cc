@@ -60,6 +60,32 @@ Status CellNames::Compare(const std::string& key, std::string_view value, const 
            "delete the key ", key, " in etcd"));
 }
 
+Status CellNames::Refused(const std::string& key, const NamedList& list) const {
+  const auto at = answers_.find(key);
+  if (at == answers_.end()) return Status();
+  const Answer& last = at->second;
+  if (last.status.ok() || last.history != state_.history) return Status();
+  if (etcd_.executor().Now().UsSince(last.said) >= kRefusedUs) return Status();
+  return Compare(key, last.value, list);
+}
+
+Task<Result<etcd::TransactionAnswer>> CellNames::Commit(etcd::Transaction transaction, Instant deadline) {
+  while (under_way_ >= kMostAsked) {
+    if (Status in_time = co_await answered_.Wait(deadline); !in_time.ok())
+      co_return Error(std::move(in_time));
+  }
+  struct UnderWay {
+    CellNames& names;
+    explicit UnderWay(CellNames& of) : names(of) { ++names.under_way_; }
+    ~UnderWay() {
+      --names.under_way_;
+      names.answered_.Pulse();
+    }
+  };
+  const UnderWay one(*this);
+  co_return co_await etcd_.Commit(std::move(transaction), deadline);
+}
+
 Task<Status> CellNames::Claim(NamedList list, Instant deadline) {
   // Nobody waits for an etcd that has not answered before.
   if (!state_.joined || !state_.trouble.ok())
@@ -69,6 +95,7 @@ Task<Status> CellNames::Claim(NamedList list, Instant deadline) {
   const std::string key = keys_.NameKey(list.tenant, list.name);
   for (;;) {
     if (const Status* known = Known(list); known != nullptr) co_return *known;
+    if (Status refused = Refused(key, list); !refused.ok()) co_return refused;
     const auto at = asked_.find(key);
     if (at == asked_.end()) break;
     const std::shared_ptr<Asked> other = at->second;
@@ -111,9 +138,9 @@ Task<Status> CellNames::Ask(std::string key, NamedList list, Instant deadline) {
       {.key = keys_.History(), .what = Compare::What::kModRevision, .number = state_.history_revision});
   claim.then.push_back({.keys = {key, ""}, .value = Encode(list)});
   claim.otherwise.push_back({.kind = Operation::Kind::kRange, .keys = {key, ""}});
-  auto answer = co_await etcd_.Commit(std::move(claim), deadline);
+  auto answer = co_await Commit(std::move(claim), deadline);
   if (!answer) co_return answer.error();
-  Answer known{.history = history, .list_hash = list.list_hash};
+  Answer known{.history = history, .list_hash = list.list_hash, .said = executor().Now()};
   if (answer->succeeded) {
     known.made = answer->header.revision;
   } else {
@@ -121,6 +148,7 @@ Task<Status> CellNames::Ask(std::string key, NamedList list, Instant deadline) {
       co_return Status(Code::kLapsed, "the cell's history changed meanwhile");
     const etcd::KeyValue there = answer->ranges[0].keys.front();
     known.status = this->Compare(key, there.value, list);
+    if (!known.status.ok()) known.value = there.value;
     if (known.status.ok() && there.mod_revision == there.create_revision) {
       const auto confirmed = co_await Confirm(key, there.value, there.mod_revision, deadline);
       if (!confirmed) co_return confirmed.error();
@@ -138,7 +166,7 @@ Task<Result<etcd::TransactionAnswer>> CellNames::Confirm(std::string key, std::s
   confirm.conditions.push_back({.key = key, .what = etcd::Compare::What::kModRevision, .number = revision});
   confirm.then.push_back({.keys = {key, ""}, .value = std::move(value)});
   confirm.otherwise.push_back({.kind = etcd::Operation::Kind::kRange, .keys = {key, ""}});
-  return etcd_.Commit(std::move(confirm), deadline);
+  return Commit(std::move(confirm), deadline);
 }
 
 Task<void> CellNames::Withdraw(NamedList list, Instant deadline) {
@@ -170,7 +198,7 @@ Task<bool> CellNames::Remove(std::string key, Unwanted unwanted, Instant deadlin
   remove.conditions.push_back(
       {.key = keys_.History(), .what = etcd::Compare::What::kModRevision, .number = state_.history_revision});
   remove.then.push_back({.kind = etcd::Operation::Kind::kDelete, .keys = {key, ""}});
-  co_return (co_await etcd_.Commit(std::move(remove), deadline)).has_value();
+  co_return (co_await Commit(std::move(remove), deadline)).has_value();
 }
 
 }  // namespace cistern::mesh

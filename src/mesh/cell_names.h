@@ -37,6 +37,10 @@ class CellNames final {
  public:
   // Of a node, until it starts again: nothing takes a name out of etcd by itself.
   static constexpr std::size_t kMostNames = 4096;
+  // Questions with etcd at a time: leases and drops have the rest of its calls.
+  static constexpr std::size_t kMostAsked = 8;
+  // How long a name counts as another list's without a question.
+  static constexpr std::int64_t kRefusedUs = 1'000'000;
 
   // All is borrowed.
   CellNames(etcd::Etcd& etcd, std::string prefix, const CellState& state)
@@ -54,8 +58,8 @@ class CellNames final {
   // since: nothing here has it. What etcd does not answer now WithdrawRest asks again.
   Task<void> Withdraw(NamedList list, Instant deadline);
   Task<void> WithdrawRest(Instant deadline);
-  // ok, where Claim would say so without a question. Else null: what stands for another list may be free by
-  // now, since a person can take it out of etcd.
+  // ok, where Claim would say so without a question. Else null: what stands for another list may be free a
+  // second later, since a person can take it out of etcd.
   const Status* Known(const NamedList& list) const;
 
  private:
@@ -64,6 +68,8 @@ class CellNames final {
     std::array<std::byte, 32> list_hash{};
     Status status;          // ok or kMismatch
     std::int64_t made = 0;  // revision at which this member has put it there; 0: it was there
+    std::string value;      // of kMismatch: what it stands for
+    Instant said;
   };
   // Names that this member has put there and that nothing here has.
   struct Unwanted {
@@ -77,11 +83,15 @@ class CellNames final {
     Status status;
     Event ended;
   };
+  // kMismatch, where it was said of this name lately and holds for this list as well; else ok.
+  Status Refused(const std::string& key, const NamedList& list) const;
   Task<Status> Ask(std::string key, NamedList list, Instant deadline);
   // The first claim by another than who has put it there writes it once more, so that it stays.
   Task<Result<etcd::TransactionAnswer>> Confirm(std::string key, std::string value, std::int64_t revision,
                                                 Instant deadline);
   Task<bool> Remove(std::string key, Unwanted unwanted, Instant deadline);
+  // Waits until fewer than kMostAsked are under way.
+  Task<Result<etcd::TransactionAnswer>> Commit(etcd::Transaction transaction, Instant deadline);
   Status Compare(const std::string& key, std::string_view value, const NamedList& list) const;
 
   etcd::Etcd& etcd_;
@@ -90,6 +100,8 @@ class CellNames final {
   std::map<std::string, Answer> answers_;                // by key
   std::map<std::string, Unwanted> unwanted_;             // by key
   std::map<std::string, std::shared_ptr<Asked>> asked_;  // by key
+  std::size_t under_way_ = 0;
+  Event answered_;
 };
 
 }  // namespace cistern::mesh

@@ -23,13 +23,49 @@ NamedList ListOf(std::string name, std::string model) {
   return NamedListOf("default", std::move(name), catalog::NamespaceTable().Merged(spec, 1));
 }
 
+// Counts what is asked of another.
+class CountingEtcd final : public etcd::Etcd {
+ public:
+  explicit CountingEtcd(etcd::Etcd& etcd) : etcd_(etcd) {}
+  Executor& executor() override { return etcd_.executor(); }
+  Task<Result<etcd::TransactionAnswer>> Commit(etcd::Transaction transaction, Instant deadline) override {
+    ++asked;
+    most = std::max(most, ++under_way_);
+    auto answer = co_await etcd_.Commit(std::move(transaction), deadline);
+    --under_way_;
+    co_return answer;
+  }
+  Task<Result<etcd::RangeAnswer>> Range(etcd::RangeRequest request, Instant deadline) override {
+    return etcd_.Range(std::move(request), deadline);
+  }
+  Task<Result<etcd::LeaseAnswer>> Grant(std::int64_t ttl_s, Instant deadline) override {
+    return etcd_.Grant(ttl_s, deadline);
+  }
+  Task<Result<etcd::LeaseAnswer>> KeepAlive(std::int64_t lease, Instant deadline) override {
+    return etcd_.KeepAlive(lease, deadline);
+  }
+  Task<Status> Revoke(std::int64_t lease, Instant deadline) override { return etcd_.Revoke(lease, deadline); }
+  std::unique_ptr<etcd::Watch> WatchFrom(etcd::KeyRange keys, std::int64_t revision) override {
+    return etcd_.WatchFrom(std::move(keys), revision);
+  }
+  Task<Status> Compact(std::int64_t revision, Instant deadline) override {
+    return etcd_.Compact(revision, deadline);
+  }
+  std::size_t asked = 0, most = 0;  // transactions, and of them at a time
+
+ private:
+  etcd::Etcd& etcd_;
+  std::size_t under_way_ = 0;
+};
+
 class CellNamesTest : public ::testing::Test {
  protected:
   void SetUp() override {
     for (const char* id : {"a", "b"}) {
       cell_.Start(cell_.Add(id));
-      names_.emplace_back(std::make_unique<CellNames>(*cell_.nodes.back()->client, "/cistern/",
-                                                      cell_.nodes.back()->member->state()));
+      etcds_.emplace_back(std::make_unique<CountingEtcd>(*cell_.nodes.back()->client));
+      names_.emplace_back(
+          std::make_unique<CellNames>(*etcds_.back(), "/cistern/", cell_.nodes.back()->member->state()));
     }
     ASSERT_TRUE(cell_.RunUntil(30 * kSecond, [this] { return cell_.AllJoined(); }));
   }
@@ -39,7 +75,17 @@ class CellNamesTest : public ::testing::Test {
   void Withdraw(std::size_t i, NamedList list) {
     cell_.loop->BlockOn(names_[i]->Withdraw(std::move(list), cell_.clock.Now().PlusUs(kSecond)));
   }
+  // All at once; how many end with this.
+  std::size_t ClaimAll(std::size_t i, std::vector<NamedList> lists, Code code) {
+    std::vector<Task<Status>> claims;
+    for (NamedList& list : lists)
+      claims.push_back(names_[i]->Claim(std::move(list), cell_.clock.Now().PlusUs(kSecond)));
+    std::size_t count = 0;
+    for (Task<Status>& claim : claims) count += cell_.loop->BlockOn(std::move(claim)).code() == code ? 1 : 0;
+    return count;
+  }
   TestCell cell_{1};
+  std::vector<std::unique_ptr<CountingEtcd>> etcds_;
   std::vector<std::unique_ptr<CellNames>> names_;
 };
 
@@ -113,6 +159,7 @@ TEST_F(CellNamesTest, ANameThatCouldNotBeGivenBackIsGivenBackLater) {
   EXPECT_TRUE(
       cell_.RunUntil(30 * kSecond, [&] { return Claim(1, ListOf("two", "y")).code() == Code::kMismatch; }));
   cell_.loop->BlockOn(names_[0]->WithdrawRest(cell_.clock.Now().PlusUs(kSecond)));
+  cell_.RunFor(CellNames::kRefusedUs);
   EXPECT_TRUE(Claim(1, ListOf("two", "y")).ok());
 }
 
@@ -126,6 +173,7 @@ TEST_F(CellNamesTest, ANameThatAPersonHasFreedIsAskedForAgain) {
   const auto person = cell_.etcd.Client("somebody");
   ASSERT_TRUE(
       cell_.loop->BlockOn(person->Commit(std::move(remove), cell_.clock.Now().PlusUs(kSecond))).has_value());
+  cell_.RunFor(CellNames::kRefusedUs);
   EXPECT_TRUE(Claim(1, ListOf("demo", "two")).ok());
 }
 
@@ -154,6 +202,30 @@ TEST_F(CellNamesTest, Promise5ANodeAsksForABoundedNumberOfNames) {
   EXPECT_TRUE(Claim(0, name(7)).ok()) << "what is known stays so";
   EXPECT_EQ(Claim(0, ListOf("n7", "two")).code(), Code::kMismatch) << "and is asked for anew under its name";
   EXPECT_TRUE(Claim(1, name(CellNames::kMostNames)).ok()) << "another node has its own";
+}
+
+// Leases and drops go by the same way, and its calls are bounded.
+TEST_F(CellNamesTest, Promise5AttachesOfManyNamesLeaveEtcdToOthers) {
+  std::vector<NamedList> lists;
+  for (int n = 0; n < 200; ++n) lists.push_back(ListOf("n" + std::to_string(n), "one"));
+  EXPECT_EQ(ClaimAll(0, lists, Code::kOk), 200u);
+  EXPECT_EQ(etcds_[0]->most, CellNames::kMostAsked);
+}
+
+// By a client that asks again at each refusal, also each time for another list.
+TEST_F(CellNamesTest, Promise5ANameOfAnotherListIsAskedForOnceASecond) {
+  ASSERT_TRUE(Claim(0, ListOf("demo", "one")).ok());
+  const auto refused = [&] {
+    std::vector<NamedList> lists;
+    for (int n = 0; n < 100; ++n) lists.push_back(ListOf("demo", "other " + std::to_string(n % 50)));
+    return ClaimAll(1, std::move(lists), Code::kMismatch);
+  };
+  EXPECT_EQ(refused(), 100u);
+  EXPECT_EQ(etcds_[1]->asked, 1u);
+  cell_.RunFor(CellNames::kRefusedUs);
+  EXPECT_EQ(refused(), 100u);
+  EXPECT_EQ(etcds_[1]->asked, 2u);
+  EXPECT_TRUE(Claim(1, ListOf("demo", "one")).ok()) << "the list that it stands for is taken at once";
 }
 
 // Drops go on beside names, which are no changes that a member reads.

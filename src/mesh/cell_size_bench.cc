@@ -162,7 +162,6 @@ class BenchRails final : public BlockRails {
     rails_.SetAddress(peer, links_.RailAddress(peer));
     co_return co_await rails_.Read(peer, questions, sink, deadline);
   }
-  Task<void> Close() { return rails_.Close(); }
   void ForgetAll() { rails_.ForgetAll(); }
 
  private:
@@ -233,7 +232,6 @@ class BenchNode final {
     member_->SetListener(nullptr);
     rails_.ForgetAll();
     co_await sharing_.Close();
-    co_await rails_.Close();
     tasks_.Drop();
     co_await member_->Leave(executor.Now().PlusUs(kSecondUs));
   }

@@ -31,12 +31,13 @@ Task<Result<DropReceipt>> DropWriter::Write(CellDrop drop, DropWait wait, Instan
     co_return Error(Code::kBusy,
                     Text("drop: ", waiting_.size(), " drops wait to be written and the limit is ", kWaiting,
                          ": try again"));
-  for (;;) {
+  for (bool was_written = false;; was_written = true) {
     std::vector<WaitingPtr> parts;
     for (const Part& part : all) {
       parts.push_back(std::make_shared<Waiting>());
       parts.back()->part = part;
       parts.back()->deadline = deadline;
+      parts.back()->was_written = was_written;
       waiting_.push_back(parts.back());
     }
     more_.Set();
@@ -78,12 +79,23 @@ Status DropWriter::Unacknowledged(const DropReceipt& receipt) const {
 
 void DropWriter::End() {
   ends_ = true;
-  for (const WaitingPtr& call : std::exchange(waiting_, {})) {
-    call->done = true;
-    call->status = Status(Code::kGone, "drop: this member leaves its cell, so nothing was dropped");
-    call->changed.Set();
-  }
+  const Status why(Code::kGone, "this member leaves its cell");
+  for (const WaitingPtr& call : std::exchange(waiting_, {})) Refuse(*call, why);
   state_.changed.Pulse();
+}
+
+void DropWriter::Refuse(Waiting& call, const Status& why) {
+  const bool open = call.may_take_effect();
+  call.done = true;
+  call.status =
+      Status(open && why.code() != Code::kBusy ? Code::kTooLate : why.code(),
+             Text("drop: ", why.message(), open ? ", and it may take effect" : ", so nothing was dropped"));
+  call.changed.Set();
+}
+
+void DropWriter::Batch::SetSent(bool now) {
+  sent = now;
+  for (const WaitingPtr& call : calls) call->sent = now;
 }
 
 Task<std::vector<DropWriter::Part>> DropWriter::Parts(CellDrop drop) {
@@ -106,10 +118,11 @@ Task<Status> DropWriter::Written(std::vector<WaitingPtr> parts, Instant deadline
     while (!part->done) {
       const Status in_time = co_await part->changed.Wait(deadline);
       if (in_time.ok()) continue;
-      const bool sent = std::ranges::any_of(parts, [](const WaitingPtr& one) { return one->sent; });
+      const bool open =
+          std::ranges::any_of(parts, [](const WaitingPtr& one) { return one->may_take_effect(); });
       for (const WaitingPtr& one : parts) std::erase(waiting_, one);
       co_return Status(Code::kTooLate,
-                       sent ? "drop: etcd has not confirmed it by the deadline, and it may take effect"
+                       open ? "drop: etcd has not confirmed it by the deadline, and it may take effect"
                             : "drop: it was not written by the deadline, so nothing was dropped");
     }
     if (!part->status.ok()) {
@@ -117,8 +130,8 @@ Task<Status> DropWriter::Written(std::vector<WaitingPtr> parts, Instant deadline
       const bool some =
           std::ranges::any_of(parts, [](const WaitingPtr& one) { return one->done && one->status.ok(); });
       // Another batch may be on its way.
-      const bool open =
-          std::ranges::any_of(parts, [](const WaitingPtr& one) { return !one->done && one->sent; });
+      const bool open = std::ranges::any_of(
+          parts, [](const WaitingPtr& one) { return !one->done && one->may_take_effect(); });
       if (!some && !open) co_return part->status;
       co_return Status(Code::kTooLate,
                        Text("drop: some of its keys have been dropped", some ? "" : " or may be",
@@ -170,21 +183,21 @@ Task<void> DropWriter::Commit(Batch batch) {
   share_.Written(key.size() + value.size());
   Instant last;
   for (const WaitingPtr& call : batch.calls) last = std::max(last, call->deadline);
-  Status why(Code::kTooLate, "drop: it was not written by the deadline, so nothing was dropped");
+  Status why(Code::kTooLate, "it was not written by the deadline");
   Attempt came = Attempt::kAgain;
   while (came == Attempt::kAgain && executor().Now() < last && !ends_) {
     came = co_await Try(key, value, batch, last, &why);
     if (came == Attempt::kAgain) (void)co_await SleepUntil(executor().Now().PlusUs(kRetryUs));
   }
   // Whatever was said last: an earlier attempt may have been taken.
-  if (came == Attempt::kAgain && batch.calls.front()->sent)
-    why = Status(Code::kTooLate, "drop: etcd has not confirmed it, and it may take effect");
+  if (came == Attempt::kAgain && batch.sent) why = Status(Code::kTooLate, "etcd has not confirmed it");
   if (came == Attempt::kOtherHistory) {
     // Once this member has joined it, what waits is written under it.
     while (!(state_.joined && state_.history != 0) && executor().Now() < last && !ends_) {
       (void)co_await state_.changed.Wait(last);
     }
     for (WaitingPtr& call : batch.calls) {
+      call->was_written = call->may_take_effect();
       if (call->deadline <= executor().Now()) continue;
       waiting_.push_front(std::move(call));
     }
@@ -192,8 +205,11 @@ Task<void> DropWriter::Commit(Batch batch) {
     co_return;
   }
   for (const WaitingPtr& call : batch.calls) {
+    if (came != Attempt::kWritten) {
+      Refuse(*call, why);
+      continue;
+    }
     call->done = true;
-    call->status = came == Attempt::kWritten ? Status() : why;
     call->changed.Set();
   }
 }
@@ -212,18 +228,15 @@ Task<DropWriter::Attempt> DropWriter::Try(const std::string& key, const std::str
   write.otherwise.push_back({.kind = Operation::Kind::kRange, .keys = {key, ""}});
   write.otherwise.push_back({.kind = Operation::Kind::kRange, .keys = {keys_.History(), ""}});
   const Instant deadline = executor().Now().PlusUs(CellLimits::kCallUs);
-  const bool sent_before = batch.calls.front()->sent;
-  for (const WaitingPtr& call : batch.calls) call->sent = true;
+  const bool sent_before = batch.sent;
+  batch.SetSent(true);
   const auto answer = co_await etcd_.Commit(std::move(write), deadline);
   if (!answer) {
     const Code code = answer.error().code();
-    *why = Status(code, Text("drop: ", answer.error().message()));
+    *why = answer.error();
     if (code == Code::kTooLate || code == Code::kIoError) co_return Attempt::kAgain;
     // A full etcd has taken the first that it had no room for. Else this attempt has changed nothing.
-    if (code != Code::kBusy) {
-      for (const WaitingPtr& call : batch.calls) call->sent = sent_before;
-      if (!sent_before) *why = Status(code, Text("drop: nothing was dropped: ", answer.error().message()));
-    }
+    if (code != Code::kBusy) batch.SetSent(sent_before);
     co_return sent_before ? Attempt::kAgain : Attempt::kRefused;
   }
   const etcd::Header& header = answer->header;
@@ -231,7 +244,6 @@ Task<DropWriter::Attempt> DropWriter::Try(const std::string& key, const std::str
   const bool lower = header.revision < highest || (answer->succeeded && header.revision == highest);
   if (header.cluster_id != state_.past.cluster_id || lower) {
     state_.past.contradicted = true;
-    *why = Status(Code::kGone, "drop: etcd is not the one that it was; the cell begins another history");
     // The next look finds it too. Whatever was written there counts for nothing.
     while (state_.history == history && executor().Now() < last && !ends_)
       (void)co_await state_.changed.Wait(last);

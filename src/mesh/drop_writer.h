@@ -62,9 +62,11 @@ class DropWriter final {
     Part part;
     Instant deadline;
     std::uint64_t history = 0;
-    BatchMark batch;    // that it was written in
-    bool sent = false;  // it may be in etcd
+    BatchMark batch;           // that it was written in
+    bool was_written = false;  // or may have been, under a history that has ended
+    bool sent = false;         // it may be in etcd
     bool done = false;
+    bool may_take_effect() const { return was_written || sent; }
     Status status;
     Event changed;
   };
@@ -73,11 +75,15 @@ class DropWriter final {
     std::vector<WaitingPtr> calls;
     std::vector<CellDrop> drops;
     std::size_t bytes = 0;
+    bool sent = false;  // it may be in etcd
+    void SetSent(bool now);
   };
 
   // A step each.
   Task<std::vector<Part>> Parts(CellDrop drop);
   Task<Status> Written(std::vector<WaitingPtr> parts, Instant deadline);
+  // Ends it: that nothing was dropped is said only of what never can have been.
+  static void Refuse(Waiting& call, const Status& why);
   // Of a drop at this revision that is not acknowledged by its deadline, or by the member's end.
   Status Unacknowledged(const DropReceipt& receipt) const;
   Batch NextBatch();

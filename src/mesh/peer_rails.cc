@@ -13,7 +13,7 @@ std::shared_ptr<PeerRails::Rails> PeerRails::To(std::uint64_t peer) {
 }
 
 void PeerRails::BeginToDial(std::uint64_t peer, const std::shared_ptr<Rails>& rails) {
-  if (rails->dialing || tasks_.closed()) return;
+  if (rails->dialing) return;
   rails->dialing = true;
   tasks_.Spawn(Dial(peer, rails));
 }
@@ -89,14 +89,6 @@ void PeerRails::Forget(std::uint64_t peer) {
 
 void PeerRails::ForgetAll() {
   while (!rails_.empty()) Forget(rails_.begin()->first);
-}
-
-Task<void> PeerRails::Close() {
-  for (auto& [peer, rails] : rails_) {
-    for (const auto& rail : rails->open) rail->Close();
-  }
-  co_await tasks_.Close();
-  rails_.clear();
 }
 
 }  // namespace cistern::mesh

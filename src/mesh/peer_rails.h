@@ -26,7 +26,7 @@ class PeerRails final : public BlockRails {
   // connections alone.
   explicit PeerRails(net::Network& network, net::Fabric* fabric = nullptr)
       : network_(network), fabric_(fabric), tasks_(network.executor()) {}
-  // Close was awaited, or the node crashed.
+  // No Read is under way, or the node crashed. Nobody waits for a dial.
   ~PeerRails() { tasks_.Drop(); }
   PeerRails(const PeerRails&) = delete;
   PeerRails& operator=(const PeerRails&) = delete;
@@ -43,8 +43,6 @@ class PeerRails final : public BlockRails {
   void Forget(std::uint64_t peer);
   // Rails to all.
   void ForgetAll();
-  // No Read is under way.
-  Task<void> Close();
 
  private:
   struct Rails {

@@ -98,7 +98,7 @@ class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
     loop_->Run();
     // What is served now nobody waits for; what the core keeps for it goes with its lease.
     tasks_.Drop();
-    loop_->BlockOn(rails_->Close());
+    rails_->ForgetAll();
     rails_.reset();
     fabric_.reset();
     listener_.reset();

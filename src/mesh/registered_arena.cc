@@ -7,7 +7,7 @@
 namespace cistern::mesh {
 
 RegisteredArena::RegisteredArena(const Parts& parts, std::uint32_t headers)
-    : parts_(parts), end_(headers), thread_([this] { RegisterStart(); }) {}
+    : parts_(parts), start_end_(headers), end_(headers), thread_([this] { RegisterStart(); }) {}
 
 RegisteredArena::~RegisteredArena() {
   {
@@ -31,8 +31,8 @@ void RegisteredArena::RegisterStart() {
   for (std::uint32_t next = 0;;) {
     // Held while it registers: what Release takes from here on is not registered behind its back.
     const std::lock_guard lock(mutex_);
-    if (stop_ || next >= end_) return;
-    const std::uint32_t count = std::min(kHeaders, end_ - next);
+    if (stop_ || next >= start_end_) return;
+    const std::uint32_t count = std::min(kHeaders, start_end_ - next);
     Status status = parts_.fabric.Register(SlotsOf({next, count}));
     if (!status.ok()) {
       failed_ = std::move(status);
@@ -44,9 +44,10 @@ void RegisteredArena::RegisterStart() {
 
 Status RegisteredArena::Reserve(std::uint32_t header) {
   Status reserved = parts_.backing.Reserve(header);
-  if (!reserved.ok()) return reserved;
+  if (!reserved.ok() || header < end_) return reserved;
   // Before: what is registered does not move any more.
   parts_.backing.Improve(header);
+  end_ = header + 1;
   Status registered = parts_.fabric.Register(SlotsOf({header, 1}));
   if (!registered.ok()) {
     const std::lock_guard lock(mutex_);
@@ -58,8 +59,9 @@ Status RegisteredArena::Reserve(std::uint32_t header) {
 void RegisteredArena::Release(const memory::HeaderRange& range) {
   {
     const std::lock_guard lock(mutex_);
-    end_ = std::min(end_, range.first);
+    start_end_ = std::min(start_end_, range.first);
   }
+  end_ = std::min(end_, range.first);
   parts_.fabric.Deregister(SlotsOf(range));
   parts_.backing.Release(range);
 }

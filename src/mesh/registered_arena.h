@@ -29,6 +29,7 @@ class RegisteredArena final : public memory::ArenaBacking {
   RegisteredArena(const RegisteredArena&) = delete;
   RegisteredArena& operator=(const RegisteredArena&) = delete;
 
+  // A header that was not given back since is registered still.
   Status Reserve(std::uint32_t header) override;
   // The device lets go of the range before the host gets it.
   void Release(const memory::HeaderRange& range) override;
@@ -46,7 +47,8 @@ class RegisteredArena final : public memory::ArenaBacking {
 
   const Parts parts_;
   mutable std::mutex mutex_;
-  std::uint32_t end_;  // of what the thread registers
+  std::uint32_t start_end_;  // of what the thread registers
+  std::uint32_t end_;        // of what is registered, will be by it, or could not be; of who reserves alone
   bool stop_ = false;
   Status failed_;
   std::thread thread_;

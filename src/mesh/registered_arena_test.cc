@@ -82,6 +82,18 @@ TEST_F(RegisteredArenaTest, AResizedArenaIsRegisteredAsFarAsItReaches) {
   EXPECT_FALSE(Readable(2)) << "what has no memory is not registered";
 }
 
+// Memory that was to shrink is to grow again before the host has got any of it.
+TEST_F(RegisteredArenaTest, AHeaderThatNeverWasGivenBackIsRegisteredOnce) {
+  WatchedBacking backing(*fabric_);
+  RegisteredArena arena({backing, arena_, *fabric_}, 4);
+  arena.AwaitStart();
+  ASSERT_TRUE(arena.Reserve(4).ok());
+  for (std::uint32_t header = 2; header <= 4; ++header) EXPECT_TRUE(arena.Reserve(header).ok());
+  EXPECT_EQ(fabric_->registered_bytes(), 5 * kSpan);
+  arena.Release({2, 4});
+  EXPECT_EQ(fabric_->registered_bytes(), 2 * kSpan);
+}
+
 TEST_F(RegisteredArenaTest, WhatIsGivenBackAtTheStartIsNotRegisteredAfterwards) {
   WatchedBacking backing(*fabric_);
   RegisteredArena arena({backing, arena_, *fabric_}, kHeaders);

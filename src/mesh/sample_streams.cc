@@ -36,25 +36,36 @@ void SampleStreams::Connected(std::uint64_t peer) {
 }
 
 bool SampleStreams::SendTo(std::uint64_t peer, Told& told) {
-  while (told.next != parts_.feed.end()) {
-    SampleNotice notice{.history = parts_.feed.history(), .first = told.next};
-    auto changes = parts_.feed.From(told.next, SampleStreamLimits::kNotice);
-    // It missed some: what it hears next has a gap before it.
-    if (!changes) {
-      notice.first = parts_.feed.end();
-    } else {
-      notice.changes = std::move(*changes);
-    }
-    if (!parts_.links.Tell(peer, kSampleNotice, Encode(notice)).ok()) return false;
-    told.next = notice.first + notice.changes.size();
+  SampleNotice notice{.history = parts_.feed.history(), .first = told.next};
+  auto changes = parts_.feed.From(told.next, SampleStreamLimits::kNotice);
+  // It missed some: what it hears next has a gap before it.
+  if (!changes) {
+    notice.first = parts_.feed.end();
+  } else {
+    notice.changes = std::move(*changes);
   }
+  if (!parts_.links.Tell(peer, kSampleNotice, Encode(notice)).ok()) return false;
+  told.next = notice.first + notice.changes.size();
   return true;
 }
 
 Task<void> SampleStreams::Send() {
   for (;;) {
     bool all = true;
-    for (auto& [peer, told] : told_) all = SendTo(peer, told) && all;
+    // A round in which nobody was told anything is one step, so no change comes unseen before the wait.
+    for (bool more = true; more;) {
+      more = false;
+      for (auto at = told_.begin(); at != told_.end();) {
+        const std::uint64_t peer = at->first;
+        if (at->second.next != parts_.feed.end()) {
+          const bool sent = SendTo(peer, at->second);
+          all = all && sent;
+          more = more || sent;
+          co_await Yield();
+        }
+        at = told_.upper_bound(peer);
+      }
+    }
     if (all) co_await parts_.feed.changed().Wait();
     const std::int64_t us = all ? SampleStreamLimits::kGatherUs : SampleStreamLimits::kAgainUs;
     (void)co_await SleepUntil(executor().Now().PlusUs(us));

@@ -80,7 +80,7 @@ class SampleStreams final {
   };
 
   Task<void> Send();
-  // False: it takes nothing now.
+  // One notice. False: it takes none now.
   bool SendTo(std::uint64_t peer, Told& told);
   Task<void> FollowHistory();
   Task<void> Sweep();

@@ -2,6 +2,7 @@
 #include "mesh/sample_streams.h"
 
 #include <deque>
+#include <map>
 
 #include "mesh/test_mesh.h"
 
@@ -15,7 +16,10 @@ class PageLinks final : public PeerLinks {
   Executor& executor() { return executor_; }
   std::vector<std::uint64_t> Reachable() const override { return {5}; }
   bool SameZone(std::uint64_t) const override { return false; }
-  Status Tell(std::uint64_t, std::uint16_t, net::ConstPiece) override { return Status(); }
+  Status Tell(std::uint64_t, std::uint16_t, net::ConstPiece) override {
+    ++told_in[executor_.steps()];
+    return Status();
+  }
   void TellLatest(std::uint64_t, std::uint16_t, net::ConstPiece) override {}
   Task<Result<std::vector<std::byte>>> Ask(std::uint64_t, std::uint16_t, std::vector<std::byte>,
                                            Instant) override {
@@ -25,6 +29,7 @@ class PageLinks final : public PeerLinks {
   }
   std::string RailAddress(std::uint64_t) const override { return ""; }
   int asked = 0;
+  std::map<std::uint64_t, int> told_in;  // notices by step
   Event let;
   SnapshotPage page;
 
@@ -125,6 +130,25 @@ TEST_F(SampleStreamsTest, P5NoNoteIsKeptOfNamespacesThatWereDropped) {
     ASSERT_TRUE(loop->BlockOn(node(0).store->DropNamespace(slot)).has_value());
   }
   EXPECT_LT(node(0).feed->trees(), 100u);
+}
+
+TEST_F(SampleStreamsTest, P5EachNoticeIsAStepOfItsOwn) {
+  StartNodes(1);
+  ASSERT_TRUE(RunUntil([&] { return node(0).feed->history() == 7; }));
+  OnePeer peer(*this);
+  auto& [links, index, streams] = peer;
+  for (std::uint64_t another = 6; another <= 12; ++another) streams.Connected(another);
+  links.told_in.clear();
+  PutChain(0, 1, 5'000, 512);
+  streams.Start();
+  int notices = 0;
+  ASSERT_TRUE(RunUntil([&] {
+    notices = 0;
+    for (const auto& [step, told] : links.told_in) notices += told;
+    return notices >= 8 * 3;
+  }));
+  EXPECT_EQ(links.told_in.size(), static_cast<std::size_t>(notices));
+  loop->BlockOn(streams.Close());
 }
 
 TEST_F(SampleStreamsTest, P5NoticeOfMoreThanAStepIsNotTaken) {

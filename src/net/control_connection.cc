@@ -8,6 +8,7 @@
 
 #include "base/codec.h"
 #include "base/format.h"
+#include "base/limits.h"
 #include "base/nearest.h"
 
 namespace cistern::net {
@@ -137,9 +138,18 @@ Task<void> ControlConnection::ReceiveFrames() {
                                         " bytes, the limit is ", ControlLimits::kPayloadBytes));
       break;
     }
-    std::vector<std::byte> payload(head.payload_bytes);
-    status = co_await Take(payload, executor().Now().PlusUs(ControlLimits::kSilenceUs));
+    std::vector<std::byte> payload;
+    payload.reserve(head.payload_bytes);
+    const Instant late_at = executor().Now().PlusUs(ControlLimits::kSilenceUs);
+    while (status.ok() && payload.size() < head.payload_bytes) {
+      if (!payload.empty()) co_await Yield();
+      const std::size_t begin = payload.size();
+      payload.resize(std::min<std::size_t>(head.payload_bytes, begin + kStepBytes));
+      status = co_await Take(std::span(payload).subspan(begin), late_at);
+    }
     if (status.ok()) status = Handle(head, std::move(payload));
+    // What the next one leads to is another step.
+    if (status.ok()) co_await Yield();
   }
   if (status.code() == Code::kTooLate)
     status = Status(Code::kGone, Text(stream_->peer(), ": has been silent for ",

@@ -4,8 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "base/format.h"
+#include "base/limits.h"
 #include "base/random_bytes.h"
+#include "net/fuzz_stream.h"
 #include "net/test_pair.h"
 
 namespace cistern::net {
@@ -34,12 +38,14 @@ class Echo final : public ControlHandler {
   }
   void Notice(std::uint16_t type, ConstPiece payload) override {
     notices.emplace_back(type, std::vector<std::byte>(payload.begin(), payload.end()));
+    noticed_in.insert(executor_.steps());
   }
 
   Event let_go;
   int asked = 0;
   Instant last_deadline;
   std::vector<std::pair<std::uint16_t, std::vector<std::byte>>> notices;
+  std::set<std::uint64_t> noticed_in;  // steps
 
  private:
   Executor& executor_;
@@ -84,12 +90,7 @@ class ControlConnectionTest : public ::testing::Test {
     head.Store(out.data() + at);
     Encoder(out).Bytes(std::as_bytes(std::span(payload)));
   }
-  // far_ anew, to a stream that has said its hello and says from now on what it likes.
-  std::unique_ptr<Stream> OpenToLiar() {
-    pair_.Connect();
-    std::unique_ptr<Stream> raw = std::move(pair_.near);
-    auto opening = ControlConnection::Open(executor(), std::move(pair_.far), Named("bb"), there_,
-                                           pair_.After(1'000'000));
+  static std::vector<std::byte> HelloOfALiar() {
     std::vector<std::byte> hello;
     Encoder out(hello);
     out.U32(0x4f4c4843);
@@ -98,8 +99,17 @@ class ControlConnectionTest : public ::testing::Test {
     out.U64(7);
     out.String("liar");
     std::vector<std::byte> bytes;
-    const std::string_view text(reinterpret_cast<const char*>(hello.data()), hello.size());
-    AppendFrame(bytes, {.kind = FrameKind::kHello}, text);
+    AppendFrame(bytes, {.kind = FrameKind::kHello},
+                std::string_view(reinterpret_cast<const char*>(hello.data()), hello.size()));
+    return bytes;
+  }
+  // far_ anew, to a stream that has said its hello and says from now on what it likes.
+  std::unique_ptr<Stream> OpenToLiar() {
+    pair_.Connect();
+    std::unique_ptr<Stream> raw = std::move(pair_.near);
+    auto opening = ControlConnection::Open(executor(), std::move(pair_.far), Named("bb"), there_,
+                                           pair_.After(1'000'000));
+    const std::vector<std::byte> bytes = HelloOfALiar();
     EXPECT_TRUE(pair_.loop->BlockOn(SendAll(executor(), *raw, bytes, pair_.After(1'000'000))).ok());
     auto opened = pair_.loop->BlockOn(std::move(opening));
     EXPECT_TRUE(opened.has_value());
@@ -165,6 +175,32 @@ TEST_F(ControlConnectionTest, AnAnswerThatIsLateIsDropped) {
   there_.let_go.Set();
   pair_.loop->BlockOn(Pass(100'000));
   EXPECT_EQ(*AskNow(1, "on"), BytesOf("on"));
+}
+
+TEST_F(ControlConnectionTest, P5EachMessageIsAStepOfItsOwn) {
+  Open();
+  const std::string notice(6'000, 'x');
+  for (std::uint16_t i = 0; i < 100; ++i) ASSERT_TRUE(far_->Tell(i, BytesOf(notice)).ok());
+  pair_.loop->BlockOn(Pass(100'000));
+  ASSERT_EQ(here_.notices.size(), 100u);
+  EXPECT_EQ(here_.noticed_in.size(), 100u);
+}
+
+TEST_F(ControlConnectionTest, P5ALongMessageIsTakenInSteps) {
+  std::vector<std::byte> bytes = HelloOfALiar();
+  AppendFrame(bytes, {.kind = FrameKind::kNotice}, std::string(ControlLimits::kPayloadBytes, 'x'));
+  const FuzzStream::Options all_at_once{.step = bytes.size(), .at_once = true, .falls_silent = true};
+  const std::uint64_t begun_in = executor().steps();
+  auto opened = pair_.loop->BlockOn(
+      ControlConnection::Open(executor(), std::make_unique<FuzzStream>(executor(), bytes, all_at_once),
+                              Named("bb"), there_, pair_.After(1'000'000)));
+  ASSERT_TRUE(opened.has_value());
+  far_ = std::move(*opened);
+  pair_.loop->BlockOn(Pass(100'000));
+  ASSERT_EQ(there_.notices.size(), 1u);
+  EXPECT_GE(*there_.noticed_in.begin() - begun_in, ControlLimits::kPayloadBytes / kStepBytes);
+  pair_.loop->BlockOn(far_->Close());
+  far_.reset();
 }
 
 TEST_F(ControlConnectionTest, NoticesKeepTheirOrderAndUnknownOnesHarmNobody) {

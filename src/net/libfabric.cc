@@ -183,7 +183,8 @@ Status Libfabric::RegisterPiece(std::span<const std::byte> memory) {
   Registered registered{memory.size(), *region, {0, ::fi_mr_key(*region)}};
   if (by_address) registered.place.address = reinterpret_cast<std::uintptr_t>(memory.data());
   const std::lock_guard lock(mutex_);
-  registered_.emplace(memory.data(), registered);
+  const bool is_new = registered_.emplace(memory.data(), registered).second;
+  CISTERN_ASSERT(is_new);
   return Status();
 }
 

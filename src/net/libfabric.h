@@ -56,8 +56,8 @@ class Libfabric final : public Fabric {
 
   // From any thread, and they take time: the host's memory stays where it is from Register to Deregister.
 
-  // Others may read it from now on. kBusy: the host does not let so much memory be locked. What was
-  // registered by then stays so.
+  // Others may read it, of which nothing is registered yet, from now on. kBusy: the host does not let so much
+  // memory be locked. What was registered by then stays so.
   Status Register(std::span<const std::byte> memory);
   // Nobody reads it any more when this returns: reads under way fail.
   void Deregister(std::span<const std::byte> memory);

@@ -113,6 +113,12 @@ Task<Result<Attached>> Namespaces::Change(const catalog::Caller& caller, const N
     if (!room) co_return std::unexpected(room.error());
     if (*room) replaced = Remove(**room);
   }
+  if (replaced) {
+    // It comes back where the append fails, and a drop of the cell has found no namespace meanwhile: no
+    // record that it had before counts then.
+    replaced->incarnation = context_.journal.IncarnationOf(context_.sequences.Next());
+    context_.journal.NoteNamespace(*replaced);
+  }
   catalog::NamespaceEntry entry =
       context_.namespaces.Merged(spec, context_.journal.IncarnationOf(context_.sequences.next()));
   // The journal knows a list by its slot number: its record of the one replaced goes with this one.

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who may have how much of the table of namespaces, and what makes room in it.
+#include <algorithm>
+#include <utility>
+
 #include "arena/layout.h"
 #include "store/block_store_fixture.h"
 #include "store/cell_drops.h"
@@ -110,6 +113,43 @@ TEST_F(NamespacesTest, ADropOfOneWhosePlaceIsBeingGivenAwayTakesNothingOfWhoGets
   ASSERT_EQ(attached->slot, before.slot);
   EXPECT_FALSE(dropped.has_value());
   EXPECT_TRUE(t->store->CheckNamespace(attached->slot, attached->incarnation).ok());
+}
+
+// The journal refuses the list that was to take its place, so it comes back; the cell's drop found no
+// namespace.
+TEST_F(NamespacesTest, R10ADropOfTheCellHoldsForOneThatGaveWayAndCameBack) {
+  Make();
+  std::vector<Attached> theirs;
+  for (std::uint32_t n = 0; n < 819; ++n) theirs.push_back(*AttachAs(2, Numbered(n)));
+  t->store->OwnerEnded(Me(2).owner);
+  std::uint32_t next = 1000, known = 0;
+  while (Occupied().namespaces > std::exchange(known, Occupied().namespaces))
+    ASSERT_TRUE(AttachAs(3, Numbered(next++)).has_value());
+  const auto stands = [&](const Attached& one) {
+    return t->store->CheckNamespace(one.slot, one.incarnation).ok();
+  };
+  const auto first = std::ranges::find_if(theirs, stands);  // it goes next
+  ASSERT_NE(first, theirs.end());
+  t->disk.set_faults(
+      [](const io::IoRequest&, const std::string&) { return io::Fault{io::FaultKind::kIoError, 0}; });
+  auto attaching = t->store->Attach(Numbered(next), Me(3, 3));
+  ASSERT_FALSE(attaching.done() || stands(*first));
+  auto dropping = t->store->cell_drops().BeginNamespace(first->slot);
+  EXPECT_FALSE(t->Run(std::move(attaching)).has_value());
+  t->Run(std::move(dropping));
+  t->disk.set_faults({});
+  ASSERT_TRUE(t->Run(t->store->cell_drops().Settle()).ok());
+  // What a start would find.
+  t->loop->Crash();
+  t->NoteCrash();
+  t->Stop();
+  const auto loop = std::move(*io::SimulatedLoop::Make(t->clock, t->disk, 99));
+  catalog::Journal journal(*loop, "node", 1);
+  const auto found = loop->BlockOn(journal.Open());
+  ASSERT_TRUE(found.has_value());
+  const auto back = std::ranges::find(found->namespaces, first->slot, &catalog::NamespaceEntry::slot);
+  ASSERT_NE(back, found->namespaces.end());
+  EXPECT_NE(back->incarnation, first->incarnation) << "what flash has of it counts again";
 }
 
 // A list that was replaced and attached again is one namespace, and after a restart as well.

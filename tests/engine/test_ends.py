@@ -289,7 +289,8 @@ def test_pages_of_ended_requests_come_back_before_a_request_that_runs_loses_its_
     connection.store.publish = lambda namespace, puts, **more: published.extend(puts)  # type: ignore[method-assign]
 
     def copied(order: SaveOrder) -> None:
-        side.handle_reports([RankReport(0, order.step, saves=[SaveReport(0, order.id, len(order.keys))])], set())
+        saved = SaveReport(0, order.id, len(order.keys))
+        side.handle_reports([RankReport(0, order.step, session=1, namespaces=1, saves=[saved])], set())
 
     add(side, "runs")
     side.match("runs", 0)

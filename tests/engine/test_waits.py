@@ -20,6 +20,7 @@ from scheduler_side import SIZE, Clock, Listener, OneConnection, OneRequest, add
 
 import cistern.engine.coordinator as coordinator_module
 import cistern.engine.node as node_module
+import cistern.engine.shared_session as shared_module
 from cistern import Chain, Hints, MatchResult, MatchRun, Store, Transfers
 from cistern.engine import options
 from cistern.engine.adapters import Adapters
@@ -56,6 +57,17 @@ def test_only_the_first_requests_wait_for_a_silent_node(clock: Clock, connection
     add(side, "c")
     assert [side.match(name, 0) for name in "abc"] == [(0, False)] * 3
     assert side.stats.total["without_node"] == 3
+
+
+def test_a_rank_that_lost_its_session_alone_is_not_waited_for(clock: Clock, connection: OneConnection) -> None:
+    side = ready()
+    clock.now += shared_module.JOIN_S
+    side.handle_reports([RankReport(0, 0)], set())
+    add(side, "a")
+    assert side.match("a", 0) == (0, False)
+    join(side)
+    add(side, "b")
+    assert side.match("b", 0) == (3 * SIZE, True)
 
 
 def computes_after_one_message(side: Coordinator, caplog: pytest.LogCaptureFixture) -> str:
@@ -258,7 +270,8 @@ def test_nothing_is_shared_between_a_change_of_weights_and_an_emptied_cache(conn
     side.prefix_cache_emptied()
     asks = side.step_orders({"doubtful": 1})
     assert asks.looks and not asks.saves and side.match("doubtful", 0) == (None, False)
-    side.handle_reports([RankReport(0, 0, begun=asks.step, weights_step=changed)], set())
+    report = RankReport(0, 0, session=2, namespaces=1, begun=asks.step, weights_step=changed)
+    side.handle_reports([report], set())
     connection.store.blocks = 2
     add(side, "later")
     assert side.match("later", 0) == (2 * SIZE, True)
@@ -371,8 +384,8 @@ def test_blocks_that_a_failed_load_missed_are_saved_again(connection: OneConnect
     side.begin_load("second", ([1, 2, 3],), 3 * SIZE)
     (load,) = side.step_orders({}).loads
     connection.store.blocks = 1
-    report = LoadReport(0, load.id, 1, bad_pages=(2, 3))
-    side.handle_reports([RankReport(0, 0, loads=[report])], {2, 3})
+    loaded = LoadReport(0, load.id, 1, bad_pages=(2, 3))
+    side.handle_reports([RankReport(0, 0, session=1, namespaces=1, loads=[loaded])], {2, 3})
     side._requests["second"].request.computed_tokens = SIZE  # type: ignore[misc]
     (save,) = side.step_orders({"second": 3 * SIZE + 1}).saves
     assert (save.first_block, len(save.keys)) == (1, 3)

@@ -77,7 +77,8 @@ class SharedSession:
             logging.getLogger(self._facts.logger).warning("cistern: this engine runs without Cistern: %s", why)
 
     def rank_joined(self, rank: int, number: int, namespaces: int) -> None:
-        self._joined[rank] = max(self._joined.get(rank, (0, 0)), (number, namespaces))
+        """As its newest report says: a rank may lose its session alone."""
+        self._joined[rank] = (number, namespaces)
 
     def specify_first(self) -> None:
         """Specifies the session, unless it is; to be called when a request has hashes. Nothing happens before every

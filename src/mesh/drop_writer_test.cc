@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a drop says of itself whose history ends while it is written.
+#include "mesh/drop_writer.h"
+
+#include <gtest/gtest.h>
+
+#include "base/task_group.h"
+#include "mesh/test_cell.h"
+
+namespace cistern::mesh {
+namespace {
+
+constexpr std::int64_t kSecond = 1'000'000;
+
+// A member of its own hand: the test says what it has seen of its cell.
+class DropWriterTest : public ::testing::Test {
+ protected:
+  DropWriterTest() {
+    etcd::Transaction write;
+    write.then.push_back({.keys = {keys_.History(), ""}, .value = "the first"});
+    const auto made = cell_.loop->BlockOn(client_->Commit(write, cell_.clock.Now().PlusUs(kSecond)));
+    state_.history_revision = made->header.revision;
+    state_.past = {.cluster_id = made->header.cluster_id, .highest_revision = made->header.revision};
+    state_.history = 1;
+    state_.joined = true;
+    tasks_.Spawn(writer_.Run());
+  }
+  ~DropWriterTest() override { tasks_.Drop(); }
+  // Written, and acknowledged by nobody: no member has said that it applied it.
+  Task<Result<DropReceipt>> WriteOne() {
+    auto writing = writer_.Write(DropOfKeys(NamespaceOf(1), {KeyOf(1)}), DropWait::kApplied,
+                                 cell_.clock.Now().PlusUs(60 * kSecond));
+    cell_.RunFor(kSecond);
+    EXPECT_GT(cell_.etcd.header().revision, state_.history_revision);
+    EXPECT_FALSE(writing.done());
+    return writing;
+  }
+  void BeginHistory() {
+    state_.history = 2;
+    state_.changed.Pulse();
+  }
+
+  TestCell cell_{1};
+  const CellKeys keys_{"/cistern/"};
+  std::unique_ptr<etcd::Etcd> client_ = cell_.etcd.Client("a");
+  CellState state_{1};
+  DropWriter writer_{*client_, keys_, 5, state_};
+  TaskGroup tasks_{cell_.executor()};
+};
+
+TEST_F(DropWriterTest, ADropOfAHistoryThatEndedIsNotSaidToBeNoneWhereTheNextRefusesIt) {
+  auto writing = WriteOne();
+  cell_.etcd.Stop();
+  BeginHistory();
+  const auto ended = cell_.loop->BlockOn(std::move(writing));
+  ASSERT_FALSE(ended.has_value());
+  EXPECT_EQ(ended.error().code(), Code::kTooLate) << ended.error().ToString();
+}
+
+TEST_F(DropWriterTest, ADropOfAHistoryThatEndedIsNotSaidToBeNoneWhereItsMemberEnds) {
+  auto writing = WriteOne();
+  tasks_.Drop();
+  BeginHistory();
+  cell_.RunFor(kSecond);  // it waits to be written under the next
+  ASSERT_FALSE(writing.done());
+  writer_.End();
+  const auto ended = cell_.loop->BlockOn(std::move(writing));
+  ASSERT_FALSE(ended.has_value());
+  EXPECT_EQ(ended.error().code(), Code::kTooLate) << ended.error().ToString();
+}
+
+}  // namespace
+}  // namespace cistern::mesh
