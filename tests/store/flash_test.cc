@@ -600,6 +600,26 @@ TEST_F(FlashStoreTest, R4WhatADeviceThatIsOutHasIsNotPresentToAPut) {
   EXPECT_TRUE(Gets(0) && Gets(1) && Gets(2) && Gets(20));
 }
 
+TEST_F(FlashStoreTest, P5WhatADeviceThatIsOutHasKeepsNothingInMemory) {
+  Make(With(4));
+  for (std::uint64_t n = 100; n < 600; ++n) ASSERT_EQ(Put(n, std::nullopt), store::State::kPublished);
+  for (std::uint64_t n = 0; n < 4; ++n) {
+    PutChainSlowly(n, n);
+    ASSERT_EQ(Put(10 + n, n), store::State::kPublished);
+    t->Settle();
+  }
+  for (std::uint64_t n = 0; n < 4; ++n) ASSERT_TRUE(Gets(n));
+  ASSERT_TRUE(Here(0) && Here(1) && Here(2) && Here(3)) << "each has a block below it, on flash alone";
+  ASSERT_TRUE(FlashOf(*t).TakeOut("flash0").ok());
+  ASSERT_EQ(Match(600, 600), 0u);
+  ASSERT_EQ(t->store->LookAt(ns.slot, store::Key(10))->here, Where::kFlash);
+  ASSERT_EQ(t->store->LookAt(ns.slot, store::Key(13))->here, Where::kFlash);
+  EXPECT_EQ(Put(700, std::nullopt), store::State::kPublished);
+  t->Settle();
+  EXPECT_TRUE(Gets(700));
+  EXPECT_EQ(Match(10, 10), 0u);
+}
+
 TEST_F(FlashStoreTest, APutNeverWaitsForADevice) {
   Make(With(8));
   PutChainSlowly(0, 7);
