@@ -34,7 +34,7 @@ constexpr Field kFields[] = {
     {"writes_without_room", &StoreCounters::writes_without_room, "puts for which nothing could go"},
     {"recovered", &StoreCounters::recovered, "records found again at the start"},
     {"recovery_refused", &StoreCounters::recovery_refused, "records found at the start and not believed"},
-    {"written_down", &StoreCounters::written_down, "records written to flash for the first time"},
+    {"written_down", &StoreCounters::written_down, "records written to flash from memory"},
     {"down_failed", &StoreCounters::down_failed, "records not written to flash: the device failed"},
     {"down_too_large", &StoreCounters::down_too_large, "records not written to flash: too large"},
     {"down_overflow", &StoreCounters::down_overflow, "records not written to flash: too many waited"},
