@@ -82,10 +82,10 @@ void Fetcher::ReadAhead(catalog::TreeId tree, std::span<const BlockKey> chain) {
       context_.steps.Count();
       if (!copy || copy->in_memory) continue;
       bytes += copy->body_bytes;
-      context_.counters.read_ahead.Add();
       const catalog::RecordId record = context_.forest.Take(block, g);
+      if (fetching(record)) continue;
       DecidePromotion(record, true);
-      Start(record);
+      Start(record)->ahead = true;
     }
   }
 }
@@ -117,6 +117,7 @@ Task<void> Fetcher::Fetch(RecordReference reference, std::shared_ptr<PendingFetc
   if (status.ok()) context_.counters.fetch_ns.Record(static_cast<std::uint64_t>(took_ns));
   lower_.FetchEnded(bytes, others, status.ok() && read_us > 0 ? std::optional(us - read_us) : std::nullopt);
   context_.counters.fetched.Add(status.ok() ? 1 : 0);
+  context_.counters.read_ahead.Add(status.ok() && fetch->ahead ? 1 : 0);
   context_.counters.fetch_failed.Add(status.ok() ? 0 : 1);
   fetches_.erase(handle.serial);
   fetch->status = std::move(status);

@@ -29,6 +29,7 @@ struct PendingFetch {
   Status status;
   // It is held from when it is there (Residents::Hold), and does not pass.
   bool held = false;
+  bool ahead = false;  // a match began it, before anybody acquired the block
   // When it had a slot, and when the tier had read it; zero: not yet.
   Instant slot_at, read_at;
 

@@ -513,6 +513,21 @@ TEST_F(FlashStoreTest, AMatchSaysWhatIsInTheLowerTierAndReadsAhead) {
 
 TEST_F(FlashStoreTest, P1BitsThatRottedOnTheMediaAreAMiss) {
   Make(With(4));
+TEST_F(FlashStoreTest, WhatIsReadAheadCountsOnceHoweverOftenItIsMatchedMeanwhile) {
+  store::TestStoreOptions options = With(4);
+  options.store.read_ahead_bytes = 3 * 4096;
+  Make(options);
+  PutChainSlowly(0, 15);
+  SlowDevice(20'000);
+  const std::uint64_t fetched = Count(Counters().fetched);
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(Match(0, 15), 16u);
+  ASSERT_EQ(Count(Counters().fetched), fetched) << "they are on their way";
+  t->disk.set_faults({});
+  t->Settle();
+  EXPECT_EQ(Count(Counters().fetched), fetched + 3);
+  EXPECT_EQ(Count(Counters().read_ahead), 3u);
+}
+
   PutChainSlowly(0, 15);
   // Every byte of the first records, one after the other: some of it is in block 3.
   const std::string path = "flash0/flash";
