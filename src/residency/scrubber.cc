@@ -11,6 +11,8 @@ namespace cistern::residency {
 namespace {
 // Longest idle time whose bytes may be spent at once.
 constexpr std::int64_t kMostSavedUs = 1'000'000;
+// Beyond what any host reads, and no sum of it overflows.
+constexpr std::uint64_t kMostBytesPerS = INT64_MAX / kMostSavedUs;
 }  // namespace
 
 void Scrubber::Start() {
@@ -18,8 +20,8 @@ void Scrubber::Start() {
   const Instant now = context_.clock.Now();
   const std::int64_t us = std::min(now.UsSince(counted_at_.value_or(now)), kMostSavedUs);
   counted_at_ = now;
-  bytes_ += static_cast<std::int64_t>(context_.options.scrub_bytes_per_s) * us / 1'000'000;
-  bytes_ = std::min(bytes_, static_cast<std::int64_t>(context_.options.scrub_bytes_per_s));
+  const auto per_s = static_cast<std::int64_t>(std::min(context_.options.scrub_bytes_per_s, kMostBytesPerS));
+  bytes_ = std::min(bytes_ + per_s * us / 1'000'000, per_s);
   if (bytes_ <= 0 || context_.forest.blocks() == 0) return;
   running_ = lower_.outs();
   lower_.Spawn(Scrub());

@@ -1007,6 +1007,19 @@ TEST_F(FlashStoreTest, ADeviceThatHangsHoldsUpNoTurnsOfOthers) {
     ASSERT_TRUE(Gets(at));
     (first ? on_first : on_second) = at;
   }
+TEST_F(FlashStoreTest, TheScrubberGoesRoundAtWhateverRate) {
+  store::TestStoreOptions options = With(4);
+  Make(options);
+  PutChainSlowly(0, 15);
+  for (const std::uint64_t rate : {std::uint64_t{100'000'000'000'000}, UINT64_MAX}) {
+    options.store.scrub_bytes_per_s = rate;
+    t->store->SetOptions(options.store);
+    const std::uint64_t rounds = Count(Counters().scrub_rounds);
+    for (int i = 0; i < 8; ++i) TickOnceLater();
+    EXPECT_GT(Count(Counters().scrub_rounds), rounds + 4) << rate;
+  }
+}
+
   for (; n < 64; ++n) {
     ASSERT_EQ(Put(n, std::nullopt), store::State::kPublished);
     t->Settle();
