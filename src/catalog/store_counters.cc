@@ -20,7 +20,7 @@ constexpr Field kFields[] = {
      "records that left memory because their namespaces have a quota, and nobody else needed their room"},
     {"dropped", &StoreCounters::dropped, "blocks that were dropped, with what descended from them"},
     {"expired", &StoreCounters::expired, "blocks whose time had come, with what descended from them"},
-    {"cut_bad", &StoreCounters::cut_bad, "records that failed their seal, or that a device lost"},
+    {"cut_bad", &StoreCounters::cut_bad, "records that failed their seal"},
     {"pending_dropped", &StoreCounters::pending_dropped, "puts that never became visible"},
     {"leases_granted", &StoreCounters::leases_granted, "leases given"},
     {"leases_ended", &StoreCounters::leases_ended, "leases that their deadline or their session ended"},
@@ -66,7 +66,8 @@ constexpr Field kFields[] = {
      "records that left flash because their namespaces' quota of it was nearly full, and are nowhere any "
      "more"},
     {"cut_at_reclaim", &StoreCounters::cut_at_reclaim, "records given up for good with their region"},
-    {"lost_below", &StoreCounters::lost_below, "records that were on a device that went out"},
+    {"lost_below", &StoreCounters::lost_below,
+     "records that a device failed to read, or took along when it went out"},
     {"scrubbed_bytes", &StoreCounters::scrubbed_bytes, "bytes read again and checked in the background"},
     {"scrub_rounds", &StoreCounters::scrub_rounds, "times that all was read again"},
     {"reported_bad", &StoreCounters::reported_bad, "bodies that a reader saw fail their seal, and that do"},

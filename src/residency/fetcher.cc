@@ -54,14 +54,14 @@ policy::Standing Fetcher::StandingOf(const catalog::Block& block) const {
   return residents_.order().StandingBelow(block.key_hash(), residents_.StandingOf(block.parent));
 }
 
-// Only a record that was found bad is lost; the blocks of a device that left service are lost through
-// LowerRecords::DeviceOut.
 void Fetcher::Unreadable(catalog::RecordId record, const Status& status) {
-  const bool lost = status.code() == Code::kMiss || status.code() == Code::kIoError;
+  const bool bad = status.code() == Code::kMiss;
+  const bool lost = bad || status.code() == Code::kIoError;
   const catalog::Record& r = context_.forest.record(record);
-  if (!lost || r.in_memory() || context_.catalog.EntryOf(context_.forest.block(r.block).tree) == nullptr)
+  if (!lost || r.in_memory() || lower_.Gone(r.location) ||
+      context_.catalog.EntryOf(context_.forest.block(r.block).tree) == nullptr)
     return;
-  context_.counters.cut_bad.Add();
+  (bad ? context_.counters.cut_bad : context_.counters.lost_below).Add();
   context_.log.Log(
       LogLevel::kWarning,
       "a block in the lower tier cannot be read, it goes with what descends from it: ", status.message());

@@ -99,7 +99,7 @@ Task<void> Scrubber::ScrubLower(catalog::BlockId block, catalog::Forest::Copy co
   const auto now = context_.forest.See(block, copy.group);
   if (!now || now->location != copy.location) co_return;
   // A device that left service is said to have, and its blocks are come by.
-  if (!fetched && lower_->EstimateUs(copy.location, 1) == tier::Tier::kNever) co_return;
+  if (!fetched && lower_.Gone(copy.location)) co_return;
   context_.log.Log(
       LogLevel::kWarning, lower_->Describe(copy.location), ": the scrubber ",
       fetched ? "found a record that fails its seal"
@@ -109,7 +109,8 @@ Task<void> Scrubber::ScrubLower(catalog::BlockId block, catalog::Forest::Copy co
     lower_records_.GiveUpCopy(block, *now);
     co_return;
   }
-  context_.counters.cut_bad.Add();
+  const bool bad = fetched || fetched.error().code() == Code::kMiss;
+  (bad ? context_.counters.cut_bad : context_.counters.lost_below).Add();
   owner_.Lose(block, LossReason::kBad);
 }
 
