@@ -82,7 +82,7 @@ tier::Tier::Room Appender::RoomFor(std::uint64_t record_bytes) const {
 tier::Tier::WriteCosts Appender::write_costs() const {
   const FlashCounters& counters = media_.counters();
   const auto moved = static_cast<double>(counters.moved_bytes.value());
-  const double fresh = static_cast<double>(counters.appended_bytes.value()) - moved;
+  const auto fresh = static_cast<double>(counters.fresh_bytes());
   return {.turn_ms = log_turn_.Ms(media_.capacity_bytes(), media_.Now()),
           .moved = fresh > 0 ? moved / fresh : 0,
           .budget_bytes_a_ms = static_cast<double>(budget_.bytes_a_day()) / 86'400'000,

@@ -78,6 +78,11 @@ constexpr MetricMember<FlashCounters, Counter> kCounters[] = {
 
 }  // namespace
 
+double FlashCounters::write_amplification() const {
+  const auto fresh = static_cast<double>(fresh_bytes());
+  return fresh == 0 ? 0.0 : static_cast<double>(device_written_bytes.value()) / fresh;
+}
+
 void AddDeviceMetrics(MetricRegistry& registry, const FlashTier* tier) {
   registry.Add(kSection, DeviceTable(tier));
 }
@@ -103,6 +108,10 @@ void AddMetrics(MetricRegistry& registry, const FlashTier* tier) {
                  const std::uint64_t left = tier->budget_left_bytes();
                  return left == UINT64_MAX ? MetricValue() : MetricValue(left);
                });
+  registry.Add(kSection,
+               {"write_amplification", kGauge,
+                "device_written_bytes, divided by the bytes of records that came from memory"},
+               [tier] { return MetricValue(tier->counters().write_amplification()); });
   registry.Add("store", {"reclaimed", kCounter, "regions of flash that were given up"},
                [tier] { return MetricValue(tier->counters().reclaimed.value()); });
 }

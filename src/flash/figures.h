@@ -18,6 +18,10 @@ class FlashTier;
 struct FlashCounters {
   Counter appended_records, appended_bytes, device_written_bytes, fetched_records, fetched_bytes, reclaimed,
       moved_bytes, released_regions, refused_by_budget, refused_no_region, bad_records, io_errors;
+
+  // Of records that came from memory.
+  std::uint64_t fresh_bytes() const { return appended_bytes.value() - moved_bytes.value(); }
+  double write_amplification() const;  // bytes written per byte of these; 0: there are none
 };
 
 struct FlashDeviceState {

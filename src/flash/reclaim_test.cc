@@ -80,6 +80,29 @@ TEST(FlashReclaim, R9ManyKeptRecordsMoveParentsFirstToo) {
   world.Stop();
 }
 
+TEST(FlashReclaim, WriteAmplificationIsOfBytesWhateverTheSizeOfWhatMoved) {
+  World world(13, TestOptions(1, 512, 8));
+  ASSERT_TRUE(world.Start().ok());
+  std::uint64_t fresh = 0;
+  for (std::uint64_t n = 1, first = UINT64_MAX;; ++n) {
+    const Kept kept = world->Append({n}, {n % 2 == 0 ? 2'000u : 40'000u})->front();
+    fresh += kept.bytes;
+    first = std::min<std::uint64_t>(first, kept.region());
+    if (kept.region() != first) break;
+  }
+  world.loop->RunUntilIdle();
+  world->owner.keep = [](const tier::TierEntry& entry, std::uint64_t, std::uint64_t) {
+    return NumberOf(entry) % 2 == 0;
+  };
+  world->tier->Reclaim(true);
+  world.loop->RunUntilIdle();
+  const FlashTier::Counters& counters = world->tier->counters();
+  ASSERT_GT(counters.moved_bytes.value(), 0u);
+  EXPECT_DOUBLE_EQ(counters.write_amplification(),
+                   static_cast<double>(counters.device_written_bytes.value()) / static_cast<double>(fresh));
+  world.Stop();
+}
+
 // What is older than a tombstone, or has expired, stays so wherever it lies.
 TEST(FlashReclaim, R10AMovedRecordKeepsWhenItWasBornAndWhenItExpires) {
   Filled world(11);

@@ -199,7 +199,7 @@ void Cluster::Dispatch(WorkId id) {
   job.prefilled = false;
   std::optional<Decision> decision = router_.Choose(job.request, queue_.now_s());
   if (!decision) {
-    stranded_.push_back(id);
+    Strand(id);
     return;
   }
   // What has waited already counts too.
@@ -218,6 +218,11 @@ void Cluster::Dispatch(WorkId id) {
   if (decision->loads.empty()) return Enqueue(id);
   ++result_.reused;
   queue_.Schedule(Load(*decision), {What::kLoaded, id, job.attempt});
+}
+
+void Cluster::Strand(WorkId id) {
+  jobs_[id].stranded = true;
+  stranded_.push_back(id);
 }
 
 double Cluster::Load(const Decision& decision) {
@@ -288,7 +293,7 @@ void Cluster::Prefilled(WorkId id) {
 void Cluster::HandOver(WorkId id) {
   Job& job = jobs_[id];
   if (decoding_.order().empty()) {
-    stranded_.push_back(id);
+    Strand(id);
     return;
   }
   const NodeNumber from = job.node;
@@ -371,8 +376,11 @@ void Cluster::FailNode(NodeNumber node) {
   queue_.Schedule(queue_.now_s() + options_.repair_s, {What::kReturn, node});
   for (WorkId id = 0; id < jobs_.size(); ++id) {
     Job& job = jobs_[id];
-    const bool waits = std::ranges::find(stranded_, id) != stranded_.end();
+    // A prompt that waits for a node that decodes is where it was computed; one that is not computed is
+    // nowhere.
+    const bool waits = job.stranded && !job.prefilled;
     if (!job.active || job.node != node || waits) continue;
+    if (std::exchange(job.stranded, false)) std::erase(stranded_, id);
     ++job.attempt;
     ++result_.restarted;
     if (++job.restarts > kMostRestarts) {
@@ -390,7 +398,10 @@ void Cluster::FailNode(NodeNumber node) {
 void Cluster::ReturnNode(NodeNumber node) {
   Decodes(node) ? decoding_.Return(node - options_.prefill_nodes()) : backlogs_.Return(node);
   ScheduleFailure(node);
-  for (const WorkId id : std::exchange(stranded_, {})) jobs_[id].prefilled ? HandOver(id) : Dispatch(id);
+  for (const WorkId id : std::exchange(stranded_, {})) {
+    jobs_[id].stranded = false;
+    jobs_[id].prefilled ? HandOver(id) : Dispatch(id);
+  }
 }
 
 void Cluster::Summarize() {

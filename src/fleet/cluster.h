@@ -51,6 +51,7 @@ class Cluster final {
     std::uint64_t loaded_tokens = 0;
     double compute_s = 0;  // as the router expected it
     bool active = false, prefilled = false;
+    bool stranded = false;  // in stranded_
   };
   struct Session {
     bool answering = false;
@@ -65,6 +66,7 @@ class Cluster final {
   std::uint64_t SessionOf(const workload::Request& request);
   void Send(workload::Request request, std::uint64_t session);
   void Dispatch(WorkId id);
+  void Strand(WorkId id);
   double Load(const Decision& decision);
   void Refuse(WorkId id, std::uint64_t& count);
   void Loaded(WorkId id, std::uint32_t attempt);

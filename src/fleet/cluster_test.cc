@@ -128,6 +128,32 @@ TEST(Cluster, AnAnswerThatNoNodeStaysUpForIsSaid) {
               testing::HasSubstr("--fail-every 10 s: a request of 1000"));
 }
 
+// With these seeds the node that decodes fails during the prompt, and the one that computed it after that.
+TEST(Cluster, APromptThatWaitsForADecodeNodeGoesWithTheNodeThatHasIt) {
+  ClusterOptions options = Fleet(2);
+  options.decode_nodes = 1;
+  options.repair_s = 60;
+  const auto one_prompt = [&options] {
+    bool given = false;
+    Requests requests([&](workload::Request& request) {
+      request.timestamp_ms = 0;
+      request.input_tokens = 100'000;
+      request.output_tokens = 2;
+      return !std::exchange(given, true);
+    });
+    return *RunCluster(options, requests);
+  };
+  const double prompt_s = one_prompt().first_tokens.at(0);
+  options.fail_every_s = 60;
+  for (const std::uint64_t seed : {21, 33}) {
+    options.seed = seed;
+    const ClusterResult result = one_prompt();
+    EXPECT_EQ(result.answered, 1);
+    EXPECT_EQ(result.restarted, 1) << seed;
+    EXPECT_GT(result.span_s, options.repair_s + 2 * prompt_s) << seed << ": it is computed again";
+  }
+}
+
 // Published traces count from the epoch, or from when their service began.
 TEST(Cluster, WhenATraceBeginsChangesNothing) {
   ClusterOptions options = Fleet(4);

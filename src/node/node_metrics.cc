@@ -55,27 +55,12 @@ void AddNodeMetrics(MetricRegistry& registry, const MetricSources& sources) {
                [prepared = sources.prepared_bytes] { return MetricValue(prepared()); });
 }
 
-// Per byte of a record that was written for the first time, not moved.
-double Amplification(const catalog::StoreCounters& store, const flash::FlashCounters& flash) {
-  const double records = static_cast<double>(store.written_down.value() + store.moved_below.value());
-  const double first_bytes = records == 0 ? 0.0
-                                          : static_cast<double>(flash.appended_bytes.value()) *
-                                                static_cast<double>(store.written_down.value()) / records;
-  return first_bytes == 0 ? 0.0 : static_cast<double>(flash.device_written_bytes.value()) / first_bytes;
-}
-
 void AddFlashMetrics(MetricRegistry& registry, const MetricSources& sources) {
   if (!sources.has_flash) {
     flash::AddDeviceMetrics(registry, nullptr);
     return;
   }
   flash::AddMetrics(registry, sources.flash);
-  registry.Add("flash",
-               {"write_amplification", MetricKind::kGauge,
-                "device_written_bytes, divided by the bytes of records written for the first time"},
-               [counters = &sources.counters, tier = sources.flash] {
-                 return MetricValue(Amplification(*counters, tier->counters()));
-               });
   registry.Add("flash", {"budget_bytes_a_day", MetricKind::kGauge, "flash_budget; none: no limit"},
                [facts = &sources.facts] {
                  return facts->budget_bytes_a_day == 0 ? MetricValue()

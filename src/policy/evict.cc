@@ -7,15 +7,12 @@ namespace cistern::policy {
 
 void Lru::Reserve(EntryId entries) {
   CISTERN_ASSERT(entries <= kMaxEntries);
-  if (entries > links_.size()) links_.resize(entries, Link{kAbsent, kEnd, 0});
+  links_.Reserve(entries);
 }
 
 void Lru::MakeRoomFor(EntryId id, Shelf shelf) {
   CISTERN_ASSERT(id < kMaxEntries && !Contains(id));
-  // resize() alone may grow to the exact size each time; the amortised growth is asked for here.
-  if (id >= links_.capacity()) links_.reserve(id + std::size_t{id} / 2 + 64);
-  if (id >= links_.size()) links_.resize(std::size_t{id} + 1, Link{kAbsent, kEnd, 0});
-  links_[id].when = shelf;
+  links_.Make(id).when = shelf;
   if (shelf < ends_.size()) return;
   ends_.resize((shelf / 64 + std::size_t{1}) * 64, Ends{kEnd, kEnd});
   in_use_.resize(ends_.size() / 64);

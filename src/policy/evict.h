@@ -9,13 +9,15 @@
 #include <optional>
 #include <vector>
 
+#include "base/paged_array.h"
+
 namespace cistern::policy {
 
 using EntryId = std::uint32_t;  // dense: memory is 16 bytes for each id up to the largest ever inserted
 using Shelf = std::uint16_t;
 
 // Least recently touched first. Every call is O(1), or looks at each shelf in use; only an id or a shelf
-// larger than any before allocates.
+// larger than any before allocates, a page of ids at most.
 //
 // An id is absent, in the order, or parked. A parked id was coldest and cannot leave now (its record has
 // resident descendants, a lease, a pin): it is out of the order, so that Coldest() does not return it again,
@@ -86,8 +88,14 @@ class Lru final {
   // The id may leave again: it returns as the coldest. No effect on one that was touched since.
   void Unpark(EntryId id);
 
-  bool Contains(EntryId id) const { return id < links_.size() && links_[id].colder != kAbsent; }
-  bool Parked(EntryId id) const { return id < links_.size() && links_[id].colder == kParked; }
+  bool Contains(EntryId id) const {
+    const Link* link = links_.Find(id);
+    return link != nullptr && link->colder != kAbsent;
+  }
+  bool Parked(EntryId id) const {
+    const Link* link = links_.Find(id);
+    return link != nullptr && link->colder == kParked;
+  }
   // Ids in the order and parked together; parked alone.
   std::size_t size() const { return listed_ + parked_; }
   std::size_t parked() const { return parked_; }
@@ -116,7 +124,7 @@ class Lru final {
   void Unlink(EntryId id);
   void NoteShelf(Shelf shelf);
 
-  std::vector<Link> links_;
+  PagedArray<Link> links_{Link{kAbsent, kEnd, 0}};
   std::vector<Ends> ends_;             // up to the largest shelf ever used
   std::vector<std::uint64_t> in_use_;  // shelves, a bit each
   std::uint64_t next_ = kFirst;

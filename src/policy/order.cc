@@ -23,7 +23,7 @@ Order::Order(EvictionPolicy policy, std::uint64_t blocks) : rank_(kSizeClasses, 
 
 void Order::Reserve(EntryId entries) {
   lru_.Reserve(entries);
-  if (reuse_ != nullptr && entries > usage_.size()) usage_.resize(entries);
+  if (reuse_ != nullptr) usage_.Reserve(entries);
 }
 
 Shelf Order::ShelfOf(SizeClass size_class, std::size_t in, QuotaGroup group) {
@@ -86,12 +86,10 @@ bool Order::StaysOut(const Standing& newcomer, EntryId resident) const {
 
 void Order::Insert(EntryId id, SizeClass size_class, const Standing& standing, QuotaGroup group) {
   if (reuse_ != nullptr) {
-    if (id >= usage_.capacity()) usage_.reserve(id + std::size_t{id} / 2 + 64);
-    if (id >= usage_.size()) usage_.resize(std::size_t{id} + 1);
-    usage_[id] = {.last = now_,
-                  .gap = standing.gap,
-                  .in = static_cast<std::uint8_t>(standing.in & 0x7f),
-                  .told = standing.told};
+    usage_.Make(id) = {.last = now_,
+                       .gap = standing.gap,
+                       .in = static_cast<std::uint8_t>(standing.in & 0x7f),
+                       .told = standing.told};
   }
   lru_.Insert(id, ShelfOf(size_class, standing.in, group));
   CountOn(lru_.shelf(id), 1);

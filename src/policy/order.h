@@ -14,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "base/paged_array.h"
 #include "cistern/policy.h"
 #include "policy/evict.h"
 #include "policy/quota.h"
@@ -68,7 +69,8 @@ class Order final {
   }
   // 0 too for an id that was never inserted.
   Reuse::Class ClassOf(EntryId id) const {
-    return id < usage_.size() ? Reuse::Class{usage_[id].in} : Reuse::Class{0};
+    const Usage* usage = usage_.Find(id);
+    return usage != nullptr ? Reuse::Class{usage->in} : Reuse::Class{0};
   }
 
   // ---- newcomers ----
@@ -269,7 +271,7 @@ class Order final {
   void MoveTo(EntryId id, std::size_t in);
 
   Lru lru_;  // a shelf a size class and class, in each the least recently used first
-  std::vector<Usage> usage_;
+  PagedArray<Usage> usage_;
   std::unique_ptr<Reuse> reuse_;  // null: lru
   UseTime now_ = 0;
   std::size_t kept_ = 0;  // ids that are there of prompts to be kept

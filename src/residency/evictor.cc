@@ -3,6 +3,10 @@
 
 namespace cistern::residency {
 
+namespace {
+constexpr int kChildLooks = 8;
+}  // namespace
+
 bool Evictor::MayGo(catalog::RecordId record) const {
   const catalog::Record& r = context_.forest.record(record);
   if (r.references > 0) return false;
@@ -11,10 +15,31 @@ bool Evictor::MayGo(catalog::RecordId record) const {
   if (r.in_lower_tier() && !lower_.Gone(r.location)) return true;
   if (r.is(catalog::Record::kBehind)) return true;
   const catalog::Block& b = context_.forest.block(r.block);
-  if (b.first_child != catalog::kNoId) return false;
+  if (b.first_child != catalog::kNoId && !AllGoneBelow(b)) return false;
   // A put that waits for this block as its parent keeps the block, and with it its ancestors.
   return context_.pending.size() == 0 ||
          context_.pending.NextChildOf(b.tree, b.key_hash(), catalog::kNoId) == catalog::kNoId;
+}
+
+// A block that its device took along is read by nobody, and keeps nothing above it. Past kChildLooks children
+// it keeps it until it is lost itself.
+bool Evictor::AllGoneBelow(const catalog::Block& block) const {
+  if (lower_.outs() == 0) return false;
+  int looks = 0;
+  for (catalog::BlockId id = block.first_child; id != catalog::kNoId;
+       id = context_.forest.block(id).next_sibling) {
+    context_.steps.Count();
+    const catalog::Block& child = context_.forest.block(id);
+    if (++looks > kChildLooks || child.placeholder()) return false;
+    if (child.folded()) {
+      if (!removal_.Gone(catalog::Forest::CopyOf(child))) return false;
+      continue;
+    }
+    for (catalog::RecordId r = child.first_record; r != catalog::kNoId; r = context_.forest.record(r).next) {
+      if (!removal_.Gone(catalog::Forest::CopyOf(r, context_.forest.record(r)))) return false;
+    }
+  }
+  return true;
 }
 
 Step Evictor::EvictOne(const Newcomer& newcomer, bool* stays_out) {

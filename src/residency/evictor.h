@@ -100,6 +100,7 @@ class Evictor final {
   bool MayGoNow(catalog::RecordId record) const {
     return MayGo(record) && !context_.forest.record(record).is(catalog::Record::kQueued);
   }
+  bool AllGoneBelow(const catalog::Block& block) const;
   void NoteHeldUp(catalog::RecordId record);
   void Demote(catalog::RecordId record);
   Step EvictUnwritten(const Newcomer& newcomer);

@@ -54,14 +54,14 @@ policy::Standing Fetcher::StandingOf(const catalog::Block& block) const {
   return residents_.order().StandingBelow(block.key_hash(), residents_.StandingOf(block.parent));
 }
 
-// Only a record that was found bad is lost; the blocks of a device that left service are lost through
-// LowerRecords::DeviceOut.
 void Fetcher::Unreadable(catalog::RecordId record, const Status& status) {
-  const bool lost = status.code() == Code::kMiss || status.code() == Code::kIoError;
+  const bool bad = status.code() == Code::kMiss;
+  const bool lost = bad || status.code() == Code::kIoError;
   const catalog::Record& r = context_.forest.record(record);
-  if (!lost || r.in_memory() || context_.catalog.EntryOf(context_.forest.block(r.block).tree) == nullptr)
+  if (!lost || r.in_memory() || lower_.Gone(r.location) ||
+      context_.catalog.EntryOf(context_.forest.block(r.block).tree) == nullptr)
     return;
-  context_.counters.cut_bad.Add();
+  (bad ? context_.counters.cut_bad : context_.counters.lost_below).Add();
   context_.log.Log(
       LogLevel::kWarning,
       "a block in the lower tier cannot be read, it goes with what descends from it: ", status.message());
@@ -82,10 +82,10 @@ void Fetcher::ReadAhead(catalog::TreeId tree, std::span<const BlockKey> chain) {
       context_.steps.Count();
       if (!copy || copy->in_memory) continue;
       bytes += copy->body_bytes;
-      context_.counters.read_ahead.Add();
       const catalog::RecordId record = context_.forest.Take(block, g);
+      if (fetching(record)) continue;
       DecidePromotion(record, true);
-      Start(record);
+      Start(record)->ahead = true;
     }
   }
 }
@@ -117,6 +117,7 @@ Task<void> Fetcher::Fetch(RecordReference reference, std::shared_ptr<PendingFetc
   if (status.ok()) context_.counters.fetch_ns.Record(static_cast<std::uint64_t>(took_ns));
   lower_.FetchEnded(bytes, others, status.ok() && read_us > 0 ? std::optional(us - read_us) : std::nullopt);
   context_.counters.fetched.Add(status.ok() ? 1 : 0);
+  context_.counters.read_ahead.Add(status.ok() && fetch->ahead ? 1 : 0);
   context_.counters.fetch_failed.Add(status.ok() ? 0 : 1);
   fetches_.erase(handle.serial);
   fetch->status = std::move(status);

@@ -29,6 +29,7 @@ struct PendingFetch {
   Status status;
   // It is held from when it is there (Residents::Hold), and does not pass.
   bool held = false;
+  bool ahead = false;  // a match began it, before anybody acquired the block
   // When it had a slot, and when the tier had read it; zero: not yet.
   Instant slot_at, read_at;
 
@@ -62,8 +63,9 @@ class Fetcher final {
   // room that the others want too, so by worth one that is to stay is looked at again when it takes its
   // place. `ahead` of its prompt's request, if one comes: by worth it is decided when it is used.
   void DecidePromotion(catalog::RecordId record, bool ahead = false);
-  // The error that a read at the record's location met. Only a record that was found bad is lost; the blocks
-  // of a device that left service are lost through LowerRecords::DeviceOut.
+  // The error that a read at the record's location met: a record that is not what was written there, or that
+  // its device did not give back, is lost. The blocks of a device that left service are lost through
+  // LowerRecords::DeviceOut.
   void Unreadable(catalog::RecordId record, const Status& status);
   // Records of a matched chain that lie in the lower tier are fetched before a client acquires them, as far
   // as their bytes are few beside memory's.

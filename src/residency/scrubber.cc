@@ -11,6 +11,8 @@ namespace cistern::residency {
 namespace {
 // Longest idle time whose bytes may be spent at once.
 constexpr std::int64_t kMostSavedUs = 1'000'000;
+// Beyond what any host reads, and no sum of it overflows.
+constexpr std::uint64_t kMostBytesPerS = INT64_MAX / kMostSavedUs;
 }  // namespace
 
 void Scrubber::Start() {
@@ -18,8 +20,8 @@ void Scrubber::Start() {
   const Instant now = context_.clock.Now();
   const std::int64_t us = std::min(now.UsSince(counted_at_.value_or(now)), kMostSavedUs);
   counted_at_ = now;
-  bytes_ += static_cast<std::int64_t>(context_.options.scrub_bytes_per_s) * us / 1'000'000;
-  bytes_ = std::min(bytes_, static_cast<std::int64_t>(context_.options.scrub_bytes_per_s));
+  const auto per_s = static_cast<std::int64_t>(std::min(context_.options.scrub_bytes_per_s, kMostBytesPerS));
+  bytes_ = std::min(bytes_ + per_s * us / 1'000'000, per_s);
   if (bytes_ <= 0 || context_.forest.blocks() == 0) return;
   running_ = lower_.outs();
   lower_.Spawn(Scrub());
@@ -97,7 +99,7 @@ Task<void> Scrubber::ScrubLower(catalog::BlockId block, catalog::Forest::Copy co
   const auto now = context_.forest.See(block, copy.group);
   if (!now || now->location != copy.location) co_return;
   // A device that left service is said to have, and its blocks are come by.
-  if (!fetched && lower_->EstimateUs(copy.location, 1) == tier::Tier::kNever) co_return;
+  if (!fetched && lower_.Gone(copy.location)) co_return;
   context_.log.Log(
       LogLevel::kWarning, lower_->Describe(copy.location), ": the scrubber ",
       fetched ? "found a record that fails its seal"
@@ -107,7 +109,8 @@ Task<void> Scrubber::ScrubLower(catalog::BlockId block, catalog::Forest::Copy co
     lower_records_.GiveUpCopy(block, *now);
     co_return;
   }
-  context_.counters.cut_bad.Add();
+  const bool bad = fetched || fetched.error().code() == Code::kMiss;
+  (bad ? context_.counters.cut_bad : context_.counters.lost_below).Add();
   owner_.Lose(block, LossReason::kBad);
 }
 

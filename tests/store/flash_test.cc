@@ -24,13 +24,15 @@ class FlashStoreTest : public store::SourceStoreTest {
   }
   // Room for `resident` blocks in memory, and for `flash_bytes` in regions of 64 KiB on `devices` devices.
   static store::TestStoreOptions With(std::uint64_t resident, std::uint64_t flash_bytes = 4 * kMiB,
-                                      std::size_t devices = 1, std::uint64_t region_bytes = 256u << 10) {
+                                      std::size_t devices = 1, std::uint64_t region_bytes = 256u << 10,
+                                      std::uint32_t read_depth = 64) {
     store::TestStoreOptions options;
     options.store.max_blocks = resident;
     options.store.max_lower_blocks = 4096;
     options.store.read_ahead_bytes = 0;
     flash::FlashOptions flash;
     flash.region_bytes = region_bytes;
+    flash.read_depth = read_depth;
     for (std::size_t i = 0; i < devices; ++i) {
       flash.devices.push_back({Text("flash", i), flash_bytes / devices});
     }
@@ -511,6 +513,21 @@ TEST_F(FlashStoreTest, AMatchSaysWhatIsInTheLowerTierAndReadsAhead) {
   EXPECT_TRUE(Here(2));
 }
 
+TEST_F(FlashStoreTest, WhatIsReadAheadCountsOnceHoweverOftenItIsMatchedMeanwhile) {
+  store::TestStoreOptions options = With(4);
+  options.store.read_ahead_bytes = 3 * 4096;
+  Make(options);
+  PutChainSlowly(0, 15);
+  SlowDevice(20'000);
+  const std::uint64_t fetched = Count(Counters().fetched);
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(Match(0, 15), 16u);
+  ASSERT_EQ(Count(Counters().fetched), fetched) << "they are on their way";
+  t->disk.set_faults({});
+  t->Settle();
+  EXPECT_EQ(Count(Counters().fetched), fetched + 3);
+  EXPECT_EQ(Count(Counters().read_ahead), 3u);
+}
+
 TEST_F(FlashStoreTest, P1BitsThatRottedOnTheMediaAreAMiss) {
   Make(With(4));
   PutChainSlowly(0, 15);
@@ -598,6 +615,62 @@ TEST_F(FlashStoreTest, R4WhatADeviceThatIsOutHasIsNotPresentToAPut) {
   EXPECT_EQ(WriteOne(Part(41, 3)).state, store::State::kPending) << "its parent cannot be read";
   t->Settle();
   EXPECT_TRUE(Gets(0) && Gets(1) && Gets(2) && Gets(20));
+}
+
+TEST_F(FlashStoreTest, P5WhatADeviceThatIsOutHasKeepsNothingInMemory) {
+  Make(With(4));
+  for (std::uint64_t n = 100; n < 600; ++n) ASSERT_EQ(Put(n, std::nullopt), store::State::kPublished);
+  for (std::uint64_t n = 0; n < 4; ++n) {
+    PutChainSlowly(n, n);
+    ASSERT_EQ(Put(10 + n, n), store::State::kPublished);
+    t->Settle();
+  }
+  for (std::uint64_t n = 0; n < 4; ++n) ASSERT_TRUE(Gets(n));
+  ASSERT_TRUE(Here(0) && Here(1) && Here(2) && Here(3)) << "each has a block below it, on flash alone";
+  ASSERT_TRUE(FlashOf(*t).TakeOut("flash0").ok());
+  ASSERT_EQ(Match(600, 600), 0u);
+  ASSERT_EQ(t->store->LookAt(ns.slot, store::Key(10))->here, Where::kFlash);
+  ASSERT_EQ(t->store->LookAt(ns.slot, store::Key(13))->here, Where::kFlash);
+  EXPECT_EQ(Put(700, std::nullopt), store::State::kPublished);
+  t->Settle();
+  EXPECT_TRUE(Gets(700));
+  EXPECT_EQ(Match(10, 10), 0u);
+}
+
+TEST_F(FlashStoreTest, WhatADeviceFailsToReadIsLostAndFailedNoSeal) {
+  Make(With(4));
+  PutChainSlowly(0, 15);
+  t->disk.set_faults([](const io::IoRequest& request, const std::string&) {
+    return request.kind == io::IoRequest::Kind::kRead ? io::Fault{io::FaultKind::kIoError} : io::Fault{};
+  });
+  EXPECT_FALSE(Get(10).has_value());
+  t->disk.set_faults({});
+  EXPECT_EQ(Match(0, 15), 10u);
+  EXPECT_EQ(Count(Counters().lost_below), 1u);
+  EXPECT_EQ(Count(Counters().cut_bad), 0u);
+}
+
+TEST_F(FlashStoreTest, WhatWaitsToBeReadWhenItsDeviceGoesOutFailedNoSeal) {
+  Make(With(4, 4 * kMiB, 1, 256u << 10, 1));
+  for (std::uint64_t n = 100; n < 600; ++n) ASSERT_EQ(Put(n, std::nullopt), store::State::kPublished);
+  PutChainSlowly(0, 15);
+  SlowDevice(20'000);
+  std::vector<Task<Result<store::AcquireGrant>>> asked;
+  const catalog::BlockName names[] = {{store::Key(3), 0}, {store::Key(4), 0}, {store::Key(5), 0}};
+  for (const catalog::BlockName& name : names)
+    asked.push_back(t->store->Acquire(Me(), ns.slot, std::span(&name, 1), 1'000'000, Soon()));
+  t->Run(Sleep(t->loop->executor(), 10'000));
+  ASSERT_TRUE(FlashOf(*t).TakeOut("flash0").ok());
+  for (auto& each : asked) {
+    const auto grant = t->Run(std::move(each));
+    ASSERT_TRUE(grant.has_value());
+    EXPECT_NE(grant->views[0].code, Code::kOk);
+  }
+  t->disk.set_faults({});
+  t->Settle();
+  EXPECT_EQ(Count(Counters().cut_bad), 0u);
+  EXPECT_EQ(Match(0, 15), 0u);
+  EXPECT_GT(Count(Counters().lost_below), 0u);
 }
 
 TEST_F(FlashStoreTest, APutNeverWaitsForADevice) {
@@ -932,6 +1005,19 @@ TEST_F(FlashStoreTest, TheScrubberFindsWhatRotted) {
     t->Settle();
   }
   EXPECT_EQ(Match(0, 15), 5u);
+}
+
+TEST_F(FlashStoreTest, TheScrubberGoesRoundAtWhateverRate) {
+  store::TestStoreOptions options = With(4);
+  Make(options);
+  PutChainSlowly(0, 15);
+  for (const std::uint64_t rate : {std::uint64_t{100'000'000'000'000}, UINT64_MAX}) {
+    options.store.scrub_bytes_per_s = rate;
+    t->store->SetOptions(options.store);
+    const std::uint64_t rounds = Count(Counters().scrub_rounds);
+    for (int i = 0; i < 8; ++i) TickOnceLater();
+    EXPECT_GT(Count(Counters().scrub_rounds), rounds + 4) << rate;
+  }
 }
 
 TEST_F(FlashStoreTest, ADeviceThatHangsHoldsUpNoScrubbingOfOthers) {

@@ -13,7 +13,7 @@ COUNTERS = {
     "declined": "Requests of which something was known and computed all the same, because that was expected sooner",
     "probes": "Of those, requests that loaded it all the same, so that a load is measured now and then",
     "saves": "Saves that ended",
-    "published_blocks": "Blocks that became visible to every engine of this host",
+    "published_blocks": "Blocks saved whole and handed to the node, which shows each once its parent is there",
     "abandoned_blocks": "Blocks that were copied, or to be, and given up",
     "saved_bytes": "Bytes copied from the engine's pages, all ranks",
     "left_out": "Times that a save waited for a later step because too many pages were on their way",
