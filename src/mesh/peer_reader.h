@@ -140,6 +140,7 @@ class PeerReader final {
     std::uint64_t conversation = 0;
     std::int64_t began = 0;  // the last drop that was listed then
     Instant deadline;
+    std::size_t next = 0;       // of these: has no slots yet
     Status failed;              // why no more of it is asked for
     bool published_all = true;  // of what landed so far
   };
@@ -153,8 +154,10 @@ class PeerReader final {
   std::vector<Awaited> Begin(const std::shared_ptr<const PeerRun>& run, std::size_t from, std::size_t count,
                              std::uint64_t conversation, Instant deadline);
   Task<void> FetchAll(std::shared_ptr<Fetch> fetching);
-  // Slots for as many of the blocks from `*next` on as make a batch.
-  Task<Status> Prepare(Fetch& fetch, std::size_t* next, std::shared_ptr<Batch> batch, Instant room_until);
+  // Slots for as many of the next blocks as make a batch; a block has those of all its groups, or none. Room,
+  // on the rail and in memory, is waited for only where the fetch has nothing on its way (`waits`) and no
+  // block in the batch: what lands becomes visible by the fetch. kBusy: what it has is to land first.
+  Task<Status> Prepare(Fetch& fetch, std::shared_ptr<Batch> batch, bool waits);
   // The batch's turn among all that is read from peers. kTooLate: it comes after the deadline; kGone: the
   // peer is not asked, or the node ends.
   Task<Status> AwaitTurn(const Batch& batch, std::uint64_t peer, Instant deadline);

@@ -24,6 +24,8 @@ SourcePut::~SourcePut() {
   if (puts_ != nullptr) puts_->LetGo(put_);
 }
 
+void SourcePut::BeginLanding() { fill_.emplace(puts_->residents_); }
+
 void SourcePuts::LetGo(catalog::PutIndex put) {
   if (residents_.abandoned()) return;
   catalog::Put& p = context_.pending[put];
@@ -178,6 +180,8 @@ Task<Result<SourcePut>> SourcePuts::Begin(std::uint32_t slot, SourceBlock block,
     present = Present(tree, block);
   }
   while (!present) {
+    if (!block.waits)
+      co_return Error(Code::kBusy, "put of a source: what is collected hides whether the block is here");
     Status collected = co_await deletions_.NextCollected(deadline);
     if (!collected.ok()) co_return std::unexpected(std::move(collected));
     present = Present(tree, block);
