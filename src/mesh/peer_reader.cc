@@ -504,6 +504,15 @@ Task<Status> PeerReader::Publish(const Fetch& fetch, BatchItem& item) {
   co_return co_await parts_.store.source_puts().Finish(std::move(item.put), std::move(item.facts), admission);
 }
 
+Task<Status> PeerReader::CheckChain(const PeerRun& run, std::size_t block) {
+  const std::span<const BlockKey> before = std::span(run.chain).first(block);
+  const std::size_t known = std::min(run.known, block);
+  const bool is_chain = co_await parts_.store.source_puts().IsChain(run.slot, before, known);
+  if (!is_chain) co_return Status(Code::kMiss, "read from a peer: what it was asked for by is no chain here");
+  run.known = std::max(run.known, block);
+  co_return Status();
+}
+
 std::shared_ptr<PeerReader::Transfer> PeerReader::ParentOf(const Fetch& fetch, std::size_t block) const {
   if (block == 0 || std::ranges::binary_search(fetch.blocks, block - 1)) return nullptr;
   const auto parent = transfers_.find({fetch.run->incarnation, fetch.run->chain[block - 1]});
@@ -530,6 +539,8 @@ Task<void> PeerReader::PublishAll(Fetch& fetch, Batch& batch) {
   for (const std::size_t block : batch.blocks) {
     // Behind one that did not come nothing can be reached.
     Status status = fetch.published_all ? Status() : fetch.failed;
+    const bool has_items = item != batch.items.end() && item->block == block;
+    if (status.ok() && has_items && block > fetch.run->known) status = co_await CheckChain(*fetch.run, block);
     for (; item != batch.items.end() && item->block == block; ++item) {
       if (!status.ok()) continue;
       if (item == ahead) look_ahead();

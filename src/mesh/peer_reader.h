@@ -56,6 +56,9 @@ struct PeerRun {
   std::vector<bool> on_flash;  // of each block of the run, as it said; none: all lie in its memory
   // Of each block of the run, if they are spare puts (store::SourceBlock::age). None: they are no such.
   std::vector<std::uint32_t> ages;
+  // So many of its first keys were found to be a chain's here. A client names the chain; what was dropped of
+  // it decides whether a block is taken, so it has to be the block's.
+  mutable std::size_t known = 0;
 
   bool FromFlash(std::size_t block) const {
     return block - first < on_flash.size() && on_flash[block - first];
@@ -166,6 +169,8 @@ class PeerReader final {
   Task<void> Transport(std::shared_ptr<Batch> batch, std::uint64_t peer, Instant deadline);
   // Publishes the batch, block after block, up to the first that does not become visible.
   Task<void> PublishAll(Fetch& fetch, Batch& batch);
+  // kMiss: the keys before the block, which is none of the chain's first `known`, are no chain here.
+  Task<Status> CheckChain(const PeerRun& run, std::size_t block);
   // Publishes what landed, or says why not; at once: none where it has to wait, or to go on in another step.
   Task<Status> Publish(const Fetch& fetch, BatchItem& item);
   std::optional<Status> PublishAtOnce(const Fetch& fetch, BatchItem& item);

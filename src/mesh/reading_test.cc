@@ -285,6 +285,25 @@ TEST_F(ReadingTest, AncestorThatIsHereAnewDoesNotVouchForWhatWasBelowTheOldOne) 
   EXPECT_FALSE(Here(1, 4));
 }
 
+// The chain is what the client names, and the drop is of a block that it leaves out.
+TEST_F(ReadingTest, R10ChainThatIsNoneHereVouchesForNothing) {
+  StartNodes(2);
+  PutAndTell(0, 8);
+  PutChain(1, 1, 3);
+  See(1, Drop({2}));
+  Put(1, 2, 1);
+  Put(1, 3, 2);
+  std::vector<BlockKey> chain = Chain(3, 8);
+  chain.insert(chain.begin(), {store::Key(98), store::Key(99)});
+  for (const std::size_t local : {2, 3}) {
+    const PeerMatch match = loop->BlockOn(node(1).finder->Find(slot, chain, local, After(kSecond)));
+    ASSERT_NE(match.run, nullptr);
+    (void)Read(1, match);
+    EXPECT_TRUE(Exact(1, 3));
+    EXPECT_FALSE(Here(1, 4)) << local;
+  }
+}
+
 TEST_F(ReadingTest, WhatWasPutAgainAfterADropIsTaken) {
   StartNodes(2);
   PutAndTell(0, 8);

@@ -160,6 +160,9 @@ class SourcePuts final {
 
   // Whether a record of the block can be read here, in any tier; false too where a collection hides it.
   bool Here(std::uint32_t slot, const BlockKey& key, std::uint16_t group);
+  // Whether the keys are those of a chain here, from its first block on: each block's parent is the one
+  // before it. The first `known` are known to be.
+  Task<bool> IsChain(std::uint32_t slot, std::span<const BlockKey> chain, std::size_t known);
   // Waits until the ends of conversations are through that are under way in the namespace: what has no note
   // before that may be what they take.
   Task<void> AwaitEnds(std::uint32_t slot);
