@@ -15,15 +15,15 @@ namespace {
 class RuleAdmission final : public store::Admission {
  public:
   // `conversation`, not 0, reads it; it had not ended at `began`, the last drop listed then.
-  RuleAdmission(const CellRule& rule, const PeerRun& run, std::size_t block, const BlockHead& head,
+  RuleAdmission(const CellRule& rule, const SharedNamespace& name, ChainCheck& check, const BlockHead& head,
                 std::uint64_t conversation, std::int64_t began)
       : rule_(rule),
-        name_(run.name),
+        name_(name),
         answered_{head.history, head.a, head.last},
         said_(head.notes),
         conversation_(conversation),
         began_(began),
-        check_(rule.drops(), run.name, std::span(run.chain).first(block + 1), head.a) {}
+        check_(check) {}
 
   Answer Look(std::uint32_t* touches) override {
     if (!rule_.Same(answered_)) return Answer::kRefuse;
@@ -60,7 +60,7 @@ class RuleAdmission final : public store::Admission {
   const std::uint64_t conversation_;
   const std::int64_t began_;
   std::vector<std::uint64_t> notes_;
-  ChainCheck check_;
+  ChainCheck& check_;
 };
 
 constexpr std::size_t kBegunAhead = 8;  // blocks for which what Begin looks at is prefetched together
@@ -486,21 +486,34 @@ Task<void> PeerReader::Transport(std::shared_ptr<Batch> batch, std::uint64_t pee
   batch->done.Set();
 }
 
-std::optional<Status> PeerReader::PublishAtOnce(const Fetch& fetch, BatchItem& item) {
+ChainCheck& PeerReader::CheckOf(Fetch& fetch, BatchItem& item) {
+  const std::span<const BlockKey> chain = std::span(fetch.run->chain).first(item.block + 1);
+  const std::int64_t a = item.landing.head().a;
+  if (fetch.check && fetch.check->a() == a) {
+    fetch.check->Extend(chain);
+  } else {
+    fetch.check.emplace(parts_.rule.drops(), fetch.run->name, chain, a);
+  }
+  return *fetch.check;
+}
+
+std::optional<Status> PeerReader::PublishAtOnce(Fetch& fetch, BatchItem& item) {
   const BlockHead& head = item.landing.head();
   if (parts_.rule.Behind({head.history, head.a, head.last})) return std::nullopt;
-  RuleAdmission admission(parts_.rule, *fetch.run, item.block, head, fetch.conversation, fetch.began);
+  RuleAdmission admission(parts_.rule, fetch.run->name, CheckOf(fetch, item), head, fetch.conversation,
+                          fetch.began);
   return parts_.store.source_puts().FinishAtOnce(item.put, item.facts, admission);
 }
 
-Task<Status> PeerReader::Publish(const Fetch& fetch, BatchItem& item) {
+Task<Status> PeerReader::Publish(Fetch& fetch, BatchItem& item) {
   const BlockHead& head = item.landing.head();
   const Instant until = std::min(fetch.deadline, parts_.clock.Now().PlusUs(PeerReadLimits::kCatchUpUs));
   while (parts_.rule.Behind({head.history, head.a, head.last})) {
     const Status waited = co_await parts_.rule.Changed(until);
     if (!waited.ok()) break;
   }
-  RuleAdmission admission(parts_.rule, *fetch.run, item.block, head, fetch.conversation, fetch.began);
+  RuleAdmission admission(parts_.rule, fetch.run->name, CheckOf(fetch, item), head, fetch.conversation,
+                          fetch.began);
   co_return co_await parts_.store.source_puts().Finish(std::move(item.put), std::move(item.facts), admission);
 }
 

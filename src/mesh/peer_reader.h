@@ -146,6 +146,9 @@ class PeerReader final {
     std::size_t next = 0;       // of these: has no slots yet
     Status failed;              // why no more of it is asked for
     bool published_all = true;  // of what landed so far
+    // Of the chain up to the block that was published last, by what the peer had applied then: each key is
+    // looked at once.
+    std::optional<ChainCheck> check;
   };
 
   // Of a block that a call waits for.
@@ -172,8 +175,10 @@ class PeerReader final {
   // kMiss: the keys before the block, which is none of the chain's first `known`, are no chain here.
   Task<Status> CheckChain(const PeerRun& run, std::size_t block);
   // Publishes what landed, or says why not; at once: none where it has to wait, or to go on in another step.
-  Task<Status> Publish(const Fetch& fetch, BatchItem& item);
-  std::optional<Status> PublishAtOnce(const Fetch& fetch, BatchItem& item);
+  Task<Status> Publish(Fetch& fetch, BatchItem& item);
+  std::optional<Status> PublishAtOnce(Fetch& fetch, BatchItem& item);
+  // The fetch's check, up to the item's block.
+  ChainCheck& CheckOf(Fetch& fetch, BatchItem& item);
   // Room for so much more on its way from the peer, that a batch wants.
   struct Room {
     const Peer& peer;

@@ -267,6 +267,21 @@ TEST_F(ReadingTest, RecordThatADropCoversIsNotTakenFromAMemberThatIsBehind) {
   EXPECT_FALSE(Here(1, 4));
 }
 
+TEST_F(ReadingTest, MemberThatIsOneDropBehindCostsALookAtEachKeyOfAChain) {
+  constexpr std::uint64_t kBlocks = 1'000;
+  StartNodes(2);
+  PutChain(0, 1, kBlocks, 512);
+  ASSERT_TRUE(Told(0));
+  const PeerMatch match = Find(1, 1, kBlocks);
+  ASSERT_EQ(BlocksOf(match), kBlocks);
+  See(1, Drop({kBlocks + 1}));
+  const std::uint64_t before = executor().work();
+  EXPECT_EQ(Read(1, match).value_or(0), kBlocks);
+  // A stretch of the chain begins anew.
+  constexpr std::uint64_t kLooks = kBlocks * (kBlocks / PeerReadLimits::kStretch + 1) / 2;
+  EXPECT_LT(executor().work() - before, 40 * kBlocks + kLooks);
+}
+
 TEST_F(ReadingTest, DropCountsFromWhenItIsSeenNotWhenItIsDurable) {
   StartNodes(2);
   PutAndTell(0, 8);
