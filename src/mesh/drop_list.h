@@ -91,6 +91,9 @@ class ChainCheck final {
   // All is borrowed and stays as long as the check; the list may grow meanwhile, and begin anew.
   ChainCheck(const DropList& list, const SharedNamespace& name, std::span<const BlockKey> chain,
              std::int64_t a);
+  // The chain has more blocks now, behind those that it had.
+  void Extend(std::span<const BlockKey> chain) { chain_ = chain; }
+  std::int64_t a() const { return a_; }
   // Looks at `touches` names at most. True: done, in this very step, so verdict() holds until the list
   // changes.
   bool Step(std::size_t touches);
@@ -100,7 +103,7 @@ class ChainCheck final {
 
  private:
   const DropList& list_;
-  const std::span<const BlockKey> chain_;
+  std::span<const BlockKey> chain_;
   const std::int64_t a_;
   const SharedNamespace& name_;
   std::uint64_t namespace_hash_ = 0;   // once it is needed

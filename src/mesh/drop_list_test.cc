@@ -130,6 +130,25 @@ TEST_F(DropListTest, NoKeyIsLookedAtWhereNothingWasDroppedSince) {
   EXPECT_EQ(some.looked(), 6u);
 }
 
+TEST_F(DropListTest, EachKeyOfAChainThatGrowsIsLookedAtOnce) {
+  std::vector<BlockKey> chain;
+  for (std::uint64_t i = 0; i < 2'000; ++i) chain.push_back(Key(i));
+  list_.Add(1, OfKeys(name_, {Key(5'000)}));
+  ChainCheck check(list_, name_, std::span(chain).first(1), 0);
+  for (std::size_t blocks = 1; blocks <= chain.size(); ++blocks) {
+    check.Extend(std::span(chain).first(blocks));
+    while (!check.Step(10)) {
+    }
+    ASSERT_EQ(check.verdict(), Verdict::kTake) << blocks;
+  }
+  EXPECT_LE(check.looked(), chain.size() + 10);
+  // What is listed by then covers what was looked at before.
+  list_.Add(2, OfKeys(name_, {Key(7)}));
+  while (!check.Step(10)) {
+  }
+  EXPECT_EQ(check.verdict(), Verdict::kCovered);
+}
+
 TEST_F(DropListTest, SlicesSayWhatOneStepDoes) {
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
     Random random(seed);
@@ -144,9 +163,13 @@ TEST_F(DropListTest, SlicesSayWhatOneStepDoes) {
     };
     for (int i = 0; i < 50; ++i) drop();
     const auto a = static_cast<std::int64_t>(random.Below(80));
-    ChainCheck check(list, name_, chain, a);
-    while (!check.Step(1 + random.Below(4))) {
-      if (random.Chance(0.3)) drop();
+    std::size_t blocks = 1 + random.Below(chain.size());
+    ChainCheck check(list, name_, std::span(chain).first(blocks), a);
+    for (;; check.Extend(std::span(chain).first(++blocks))) {
+      while (!check.Step(1 + random.Below(4))) {
+        if (random.Chance(0.3)) drop();
+      }
+      if (blocks == chain.size()) break;
     }
     const Verdict at_once = list.Check(name_, chain, a);
     EXPECT_EQ(check.verdict() == Verdict::kTake, at_once == Verdict::kTake) << "seed " << seed;

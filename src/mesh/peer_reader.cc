@@ -15,15 +15,15 @@ namespace {
 class RuleAdmission final : public store::Admission {
  public:
   // `conversation`, not 0, reads it; it had not ended at `began`, the last drop listed then.
-  RuleAdmission(const CellRule& rule, const PeerRun& run, std::size_t block, const BlockHead& head,
+  RuleAdmission(const CellRule& rule, const SharedNamespace& name, ChainCheck& check, const BlockHead& head,
                 std::uint64_t conversation, std::int64_t began)
       : rule_(rule),
-        name_(run.name),
+        name_(name),
         answered_{head.history, head.a, head.last},
         said_(head.notes),
         conversation_(conversation),
         began_(began),
-        check_(rule.drops(), run.name, std::span(run.chain).first(block + 1), head.a) {}
+        check_(check) {}
 
   Answer Look(std::uint32_t* touches) override {
     if (!rule_.Same(answered_)) return Answer::kRefuse;
@@ -60,7 +60,7 @@ class RuleAdmission final : public store::Admission {
   const std::uint64_t conversation_;
   const std::int64_t began_;
   std::vector<std::uint64_t> notes_;
-  ChainCheck check_;
+  ChainCheck& check_;
 };
 
 constexpr std::size_t kBegunAhead = 8;  // blocks for which what Begin looks at is prefetched together
@@ -320,22 +320,21 @@ Task<Status> PeerReader::TakeRoom(Batch& batch, const Peer& peer, std::uint64_t 
   co_return Status();
 }
 
-Task<Status> PeerReader::Prepare(Fetch& fetch, std::size_t* next, std::shared_ptr<Batch> batch,
-                                 Instant room_until) {
+Task<Status> PeerReader::Prepare(Fetch& fetch, std::shared_ptr<Batch> batch, bool waits) {
   const PeerRun& run = *fetch.run;
   store::SourcePuts& puts = parts_.store.source_puts();
   const std::optional<Answered> own = parts_.rule.Answering();
   if (!own) co_return Status(Code::kGone, "read from a peer: this member is in no cell now");
   Peer& peer = parts_.peers.Of(run.peer);
   std::vector<GroupWanted> groups;
-  const std::size_t first = fetch.blocks[*next];
+  const std::size_t first = fetch.blocks[fetch.next];
   puts.BeginAhead(run.slot,
                   std::span(run.chain).subspan(first, std::min(kBegunAhead, run.first + run.count - first)));
-  while (*next < fetch.blocks.size()) {
+  while (fetch.next < fetch.blocks.size()) {
     const catalog::NamespaceEntry* entry = parts_.store.NamespaceAt(run.slot);
     if (entry == nullptr || entry->incarnation != run.incarnation)
       co_return Status(Code::kMiss, "read from a peer: the namespace was dropped meanwhile");
-    const std::size_t block = fetch.blocks[*next];
+    const std::size_t block = fetch.blocks[fetch.next];
     // What stands on another fetch's block begins a batch of its own.
     if (!batch->blocks.empty() &&
         (batch->blocks.back() + 1 != block || run.FromFlash(block) != batch->from_flash))
@@ -356,11 +355,11 @@ Task<Status> PeerReader::Prepare(Fetch& fetch, std::size_t* next, std::shared_pt
     if (may_take) {
       batch->Count(bytes);
     } else {
-      Status room = co_await TakeRoom(*batch, peer, bytes, room_until);
+      Status room = co_await TakeRoom(*batch, peer, bytes, waits ? fetch.deadline : parts_.clock.Now());
       if (!room.ok()) co_return room;
     }
     if (batch->blocks.empty()) {
-      const std::size_t blocks = MostBlocks(fetch.blocks.size() - *next, bytes);
+      const std::size_t blocks = MostBlocks(fetch.blocks.size() - fetch.next, bytes);
       batch->blocks.reserve(blocks);
       batch->items.reserve(std::min(blocks * groups.size(), net::RailLimits::kBatchItems));
     }
@@ -369,18 +368,24 @@ Task<Status> PeerReader::Prepare(Fetch& fetch, std::size_t* next, std::shared_pt
       const BlockKey parent = block == 0 ? BlockKey() : run.chain[block - 1];
       std::optional<std::uint32_t> age;
       if (!run.ages.empty()) age = run.ages[block - run.first];
-      const store::SourceBlock asked{run.chain[block], parent, group.group,
-                                     group.body_bytes, age,    run.incarnation};
+      const store::SourceBlock asked{.key = run.chain[block],
+                                     .parent = parent,
+                                     .group = group.group,
+                                     .body_bytes = group.body_bytes,
+                                     .age = age,
+                                     .incarnation = run.incarnation,
+                                     .waits = waits && batch->blocks.empty()};
       std::optional<Result<store::SourcePut>> put = puts.BeginAtOnce(run.slot, asked, fetch.deadline);
       if (!put) put = co_await puts.Begin(run.slot, asked, fetch.deadline);
-      if (!*put) {
-        batch->Uncount(group.body_bytes);
-        if (group.required) co_return std::move(put->error());
-        continue;
+      if (!*put && (group.required || (!asked.waits && put->error().code() == Code::kBusy))) {
+        batch->Uncount(bytes);
+        while (!batch->items.empty() && batch->items.back().block == block) batch->items.pop_back();
+        co_return std::move(put->error());
       }
-      // It is here: the room is for others.
-      if (!(*put)->wanted()) {
+      // It is here, or is done without: the room is for others.
+      if (!*put || !(*put)->wanted()) {
         batch->Uncount(group.body_bytes);
+        bytes -= group.body_bytes;
         continue;
       }
       batch->items.push_back(
@@ -392,8 +397,8 @@ Task<Status> PeerReader::Prepare(Fetch& fetch, std::size_t* next, std::shared_pt
            .landing = Landing({})});
     }
     batch->blocks.push_back(block);
-    fetch.transfers[*next].asked.Set();
-    ++*next;
+    fetch.transfers[fetch.next].asked.Set();
+    ++fetch.next;
   }
   co_return Status();
 }
@@ -481,22 +486,44 @@ Task<void> PeerReader::Transport(std::shared_ptr<Batch> batch, std::uint64_t pee
   batch->done.Set();
 }
 
-std::optional<Status> PeerReader::PublishAtOnce(const Fetch& fetch, BatchItem& item) {
+ChainCheck& PeerReader::CheckOf(Fetch& fetch, BatchItem& item) {
+  const std::span<const BlockKey> chain = std::span(fetch.run->chain).first(item.block + 1);
+  const std::int64_t a = item.landing.head().a;
+  if (fetch.check && fetch.check->a() == a) {
+    fetch.check->Extend(chain);
+  } else {
+    fetch.check.emplace(parts_.rule.drops(), fetch.run->name, chain, a);
+  }
+  return *fetch.check;
+}
+
+std::optional<Status> PeerReader::PublishAtOnce(Fetch& fetch, BatchItem& item) {
   const BlockHead& head = item.landing.head();
   if (parts_.rule.Behind({head.history, head.a, head.last})) return std::nullopt;
-  RuleAdmission admission(parts_.rule, *fetch.run, item.block, head, fetch.conversation, fetch.began);
+  RuleAdmission admission(parts_.rule, fetch.run->name, CheckOf(fetch, item), head, fetch.conversation,
+                          fetch.began);
   return parts_.store.source_puts().FinishAtOnce(item.put, item.facts, admission);
 }
 
-Task<Status> PeerReader::Publish(const Fetch& fetch, BatchItem& item) {
+Task<Status> PeerReader::Publish(Fetch& fetch, BatchItem& item) {
   const BlockHead& head = item.landing.head();
   const Instant until = std::min(fetch.deadline, parts_.clock.Now().PlusUs(PeerReadLimits::kCatchUpUs));
   while (parts_.rule.Behind({head.history, head.a, head.last})) {
     const Status waited = co_await parts_.rule.Changed(until);
     if (!waited.ok()) break;
   }
-  RuleAdmission admission(parts_.rule, *fetch.run, item.block, head, fetch.conversation, fetch.began);
+  RuleAdmission admission(parts_.rule, fetch.run->name, CheckOf(fetch, item), head, fetch.conversation,
+                          fetch.began);
   co_return co_await parts_.store.source_puts().Finish(std::move(item.put), std::move(item.facts), admission);
+}
+
+Task<Status> PeerReader::CheckChain(const PeerRun& run, std::size_t block) {
+  const std::span<const BlockKey> before = std::span(run.chain).first(block);
+  const std::size_t known = std::min(run.known, block);
+  const bool is_chain = co_await parts_.store.source_puts().IsChain(run.slot, before, known);
+  if (!is_chain) co_return Status(Code::kMiss, "read from a peer: what it was asked for by is no chain here");
+  run.known = std::max(run.known, block);
+  co_return Status();
 }
 
 std::shared_ptr<PeerReader::Transfer> PeerReader::ParentOf(const Fetch& fetch, std::size_t block) const {
@@ -525,6 +552,8 @@ Task<void> PeerReader::PublishAll(Fetch& fetch, Batch& batch) {
   for (const std::size_t block : batch.blocks) {
     // Behind one that did not come nothing can be reached.
     Status status = fetch.published_all ? Status() : fetch.failed;
+    const bool has_items = item != batch.items.end() && item->block == block;
+    if (status.ok() && has_items && block > fetch.run->known) status = co_await CheckChain(*fetch.run, block);
     for (; item != batch.items.end() && item->block == block; ++item) {
       if (!status.ok()) continue;
       if (item == ahead) look_ahead();
@@ -554,12 +583,11 @@ Task<void> PeerReader::FetchAll(std::shared_ptr<Fetch> fetching) {
   Fetch& fetch = *fetching;
   std::vector<std::shared_ptr<Batch>> under_way;  // the oldest first
   under_way.reserve(PeerReadLimits::kBatches);
-  std::size_t next = 0;
   bool full = false;  // no room for more before something of this has landed
   co_await Yield();
   for (;;) {
-    const bool more = fetch.failed.ok() && next < fetch.blocks.size();
-    const auto parent = more ? ParentOf(fetch, fetch.blocks[next]) : nullptr;
+    const bool more = fetch.failed.ok() && fetch.next < fetch.blocks.size();
+    const auto parent = more ? ParentOf(fetch, fetch.blocks[fetch.next]) : nullptr;
     const bool early = parent != nullptr && !parent->asked.is_set();
     if (early && under_way.empty()) {
       const Status asked = co_await parent->asked.Wait(fetch.deadline);
@@ -568,18 +596,24 @@ Task<void> PeerReader::FetchAll(std::shared_ptr<Fetch> fetching) {
       continue;
     }
     if (more && !full && !early && under_way.size() < PeerReadLimits::kBatches) {
+      // Who was found has been asked. A run outlives its member, which nobody would forget again.
+      if (parts_.peers.Find(fetch.run->peer) == nullptr) {
+        fetch.failed = Status(Code::kGone, "read from a peer: it is no more");
+        continue;
+      }
       auto batch = std::make_shared<Batch>(*this, parts_.peers.Of(fetch.run->peer),
-                                           fetch.run->FromFlash(fetch.blocks[next]));
-      const std::size_t from = next;
-      const Instant room_until = under_way.empty() ? fetch.deadline : parts_.clock.Now();
-      const Status prepared = co_await Prepare(fetch, &next, batch, room_until);
-      full = prepared.code() == Code::kBusy && !under_way.empty();
+                                           fetch.run->FromFlash(fetch.blocks[fetch.next]));
+      const std::size_t from = fetch.next;
+      const Status prepared = co_await Prepare(fetch, batch, under_way.empty());
+      full = prepared.code() == Code::kBusy && !(under_way.empty() && batch->blocks.empty());
       if (!prepared.ok() && !full) fetch.failed = prepared;
       if (tasks_.closed()) {
         fetch.failed = Status(Code::kGone, "read from a peer: the node ends");
-        next = from;
+        fetch.next = from;
+        continue;
       }
-      if (next == from) continue;
+      if (batch->blocks.empty()) continue;
+      for (Batch::Item& item : batch->items) item.put.BeginLanding();
       tasks_.Spawn(Transport(batch, fetch.run->peer, fetch.deadline));
       under_way.push_back(std::move(batch));
       continue;
@@ -591,10 +625,11 @@ Task<void> PeerReader::FetchAll(std::shared_ptr<Fetch> fetching) {
     co_await batch->done.Wait();
     co_await PublishAll(fetch, *batch);
   }
-  if (fetch.published_all && next < fetch.blocks.size())
-    refusals_.Note(fetch.run->incarnation, fetch.run->chain[fetch.blocks[next]],
+  if (fetch.published_all && fetch.next < fetch.blocks.size())
+    refusals_.Note(fetch.run->incarnation, fetch.run->chain[fetch.blocks[fetch.next]],
                    {fetch.run->peer, fetch.failed});
-  for (; next < fetch.blocks.size(); ++next) End(fetch, fetch.blocks[next], fetch.failed);
+  for (; fetch.next < fetch.blocks.size(); ++fetch.next) End(fetch, fetch.blocks[fetch.next], fetch.failed);
+  parts_.peers.ForgetEnded();
 }
 
 }  // namespace cistern::mesh

@@ -56,6 +56,9 @@ struct PeerRun {
   std::vector<bool> on_flash;  // of each block of the run, as it said; none: all lie in its memory
   // Of each block of the run, if they are spare puts (store::SourceBlock::age). None: they are no such.
   std::vector<std::uint32_t> ages;
+  // So many of its first keys were found to be a chain's here. A client names the chain; what was dropped of
+  // it decides whether a block is taken, so it has to be the block's.
+  mutable std::size_t known = 0;
 
   bool FromFlash(std::size_t block) const {
     return block - first < on_flash.size() && on_flash[block - first];
@@ -140,8 +143,12 @@ class PeerReader final {
     std::uint64_t conversation = 0;
     std::int64_t began = 0;  // the last drop that was listed then
     Instant deadline;
+    std::size_t next = 0;       // of these: has no slots yet
     Status failed;              // why no more of it is asked for
     bool published_all = true;  // of what landed so far
+    // Of the chain up to the block that was published last, by what the peer had applied then: each key is
+    // looked at once.
+    std::optional<ChainCheck> check;
   };
 
   // Of a block that a call waits for.
@@ -153,8 +160,10 @@ class PeerReader final {
   std::vector<Awaited> Begin(const std::shared_ptr<const PeerRun>& run, std::size_t from, std::size_t count,
                              std::uint64_t conversation, Instant deadline);
   Task<void> FetchAll(std::shared_ptr<Fetch> fetching);
-  // Slots for as many of the blocks from `*next` on as make a batch.
-  Task<Status> Prepare(Fetch& fetch, std::size_t* next, std::shared_ptr<Batch> batch, Instant room_until);
+  // Slots for as many of the next blocks as make a batch; a block has those of all its groups, or none. Room,
+  // on the rail and in memory, is waited for only where the fetch has nothing on its way (`waits`) and no
+  // block in the batch: what lands becomes visible by the fetch. kBusy: what it has is to land first.
+  Task<Status> Prepare(Fetch& fetch, std::shared_ptr<Batch> batch, bool waits);
   // The batch's turn among all that is read from peers. kTooLate: it comes after the deadline; kGone: the
   // peer is not asked, or the node ends.
   Task<Status> AwaitTurn(const Batch& batch, std::uint64_t peer, Instant deadline);
@@ -163,9 +172,13 @@ class PeerReader final {
   Task<void> Transport(std::shared_ptr<Batch> batch, std::uint64_t peer, Instant deadline);
   // Publishes the batch, block after block, up to the first that does not become visible.
   Task<void> PublishAll(Fetch& fetch, Batch& batch);
+  // kMiss: the keys before the block, which is none of the chain's first `known`, are no chain here.
+  Task<Status> CheckChain(const PeerRun& run, std::size_t block);
   // Publishes what landed, or says why not; at once: none where it has to wait, or to go on in another step.
-  Task<Status> Publish(const Fetch& fetch, BatchItem& item);
-  std::optional<Status> PublishAtOnce(const Fetch& fetch, BatchItem& item);
+  Task<Status> Publish(Fetch& fetch, BatchItem& item);
+  std::optional<Status> PublishAtOnce(Fetch& fetch, BatchItem& item);
+  // The fetch's check, up to the item's block.
+  ChainCheck& CheckOf(Fetch& fetch, BatchItem& item);
   // Room for so much more on its way from the peer, that a batch wants.
   struct Room {
     const Peer& peer;

@@ -267,6 +267,21 @@ TEST_F(ReadingTest, RecordThatADropCoversIsNotTakenFromAMemberThatIsBehind) {
   EXPECT_FALSE(Here(1, 4));
 }
 
+TEST_F(ReadingTest, MemberThatIsOneDropBehindCostsALookAtEachKeyOfAChain) {
+  constexpr std::uint64_t kBlocks = 1'000;
+  StartNodes(2);
+  PutChain(0, 1, kBlocks, 512);
+  ASSERT_TRUE(Told(0));
+  const PeerMatch match = Find(1, 1, kBlocks);
+  ASSERT_EQ(BlocksOf(match), kBlocks);
+  See(1, Drop({kBlocks + 1}));
+  const std::uint64_t before = executor().work();
+  EXPECT_EQ(Read(1, match).value_or(0), kBlocks);
+  // A stretch of the chain begins anew.
+  constexpr std::uint64_t kLooks = kBlocks * (kBlocks / PeerReadLimits::kStretch + 1) / 2;
+  EXPECT_LT(executor().work() - before, 40 * kBlocks + kLooks);
+}
+
 TEST_F(ReadingTest, DropCountsFromWhenItIsSeenNotWhenItIsDurable) {
   StartNodes(2);
   PutAndTell(0, 8);
@@ -283,6 +298,25 @@ TEST_F(ReadingTest, AncestorThatIsHereAnewDoesNotVouchForWhatWasBelowTheOldOne) 
   Put(1, 3, 2);
   EXPECT_EQ(FindAndRead(1, 8, 3), 0u);
   EXPECT_FALSE(Here(1, 4));
+}
+
+// The chain is what the client names, and the drop is of a block that it leaves out.
+TEST_F(ReadingTest, R10ChainThatIsNoneHereVouchesForNothing) {
+  StartNodes(2);
+  PutAndTell(0, 8);
+  PutChain(1, 1, 3);
+  See(1, Drop({2}));
+  Put(1, 2, 1);
+  Put(1, 3, 2);
+  std::vector<BlockKey> chain = Chain(3, 8);
+  chain.insert(chain.begin(), {store::Key(98), store::Key(99)});
+  for (const std::size_t local : {2, 3}) {
+    const PeerMatch match = loop->BlockOn(node(1).finder->Find(slot, chain, local, After(kSecond)));
+    ASSERT_NE(match.run, nullptr);
+    (void)Read(1, match);
+    EXPECT_TRUE(Exact(1, 3));
+    EXPECT_FALSE(Here(1, 4)) << local;
+  }
 }
 
 TEST_F(ReadingTest, WhatWasPutAgainAfterADropIsTaken) {
@@ -906,11 +940,27 @@ TEST_F(ReadingTest, MemberThatABatchWaitsForIsForgottenWhenItHasEnded) {
   EXPECT_NE(peers.Find(number), nullptr) << "a batch knows it by its address";
   ASSERT_NO_FATAL_FAILURE(reads.End());
   EXPECT_EQ(reads.outcomes[1].value_or(0), 1u);
-  peers.Forget(7);
   EXPECT_EQ(peers.Find(number), nullptr);
 }
 
 // What waits for room is begun in the namespace that it was found in, or not at all.
+TEST_F(ReadingTest, WhatWasFoundAtAMemberThatIsNoMoreMakesItNotKnownAgain) {
+  StartNodes(2);
+  PutAndTell(0, 8);
+  const PeerMatch match = Find(1, 1, 8);
+  ASSERT_NE(match.run, nullptr);
+  const std::uint64_t gone = node(0).process_number;
+  node(1).peers.Forget(gone);
+  for (int i = 0; i < Breaker::kFailures; ++i) {
+    const auto read = Read(1, match);
+    ASSERT_FALSE(read.has_value());
+    EXPECT_EQ(read.error().code(), Code::kGone);
+  }
+  EXPECT_EQ(node(1).peers.Find(gone), nullptr);
+  EXPECT_EQ(node(1).peers.Open(), 0u);
+  EXPECT_EQ(node(1).reader->counters().failed.value(), 0u) << "it was not asked";
+}
+
 TEST_F(ReadingTest, NothingComesIntoTheNamespaceThatTookItsSlotMeanwhile) {
   PeerMatch one, other;
   ASSERT_NO_FATAL_FAILURE(FindTwoThatFitOneByOne(&one, &other));
@@ -1176,6 +1226,87 @@ TEST_F(ReadingTest, WindowsOfAChainThatAreReadBesideEachOtherDoNotWaitForEachOth
   EXPECT_LT(clock.Now().UsSince(began), 5'000'000);
   for (std::uint64_t n = 1; n <= 60; ++n) EXPECT_TRUE(Exact(1, n, 100'000)) << n;
   EXPECT_EQ(node(1).reader->landing_bytes(), 0u);
+}
+
+// Node 1's memory is leased but for a few slots of the blocks that it reads from node 0.
+class FullMemoryReadingTest : public ReadingTest {
+ protected:
+  void StartFull(const NamespaceSpec& spec, std::size_t bytes, std::uint64_t slots) {
+    StartNodes(2, spec, {.headers = 1, .store = {.core_copy_bytes = 0}});
+    const std::uint64_t all = memory::Slots::Capacity({4096, 1}, bytes + 4096);
+    for (std::uint64_t n = kLeased; n < kLeased + all - slots; ++n) {
+      Put(1, n, std::nullopt, bytes);
+      const catalog::BlockName name{store::Key(n), 0};
+      catalog::Caller caller{n, {}};
+      std::memcpy(caller.owner.data(), &n, sizeof(n));
+      auto grant = loop->BlockOn(
+          node(1).store->Acquire(caller, slot, std::span(&name, 1), 60 * kSecond, After(kSecond)));
+      ASSERT_TRUE(grant && grant->lease != 0) << n;
+      leases_.push_back({caller, grant->lease});
+    }
+  }
+  void EndLeases(std::size_t count) {
+    for (; count > 0; --count, leases_.pop_back())
+      ASSERT_TRUE(node(1).store->Release(leases_.back().first, leases_.back().second).ok());
+  }
+
+ private:
+  static constexpr std::uint64_t kLeased = 1000;
+  std::vector<std::pair<catalog::Caller, catalog::LeaseId>> leases_;
+};
+
+TEST_F(FullMemoryReadingTest, WhatHasLandedIsVisibleWhileTheNextBlockWaitsForASlot) {
+  constexpr std::size_t kBytes = 1u << 20;  // a batch
+  StartFull(Blocks(), kBytes, 3);
+  PutAndTell(0, 4, kBytes);
+  const PeerMatch match = Find(1, 1, 4);
+  ASSERT_NE(match.run, nullptr);
+  // A save of a block that fills a slot for as long as its mover takes.
+  node(1).movers.paused = true;
+  const std::vector<std::byte> body = store::Body(500, kBytes);
+  const store::PartWrite part{.key = store::Key(500), .put_id = {9, 1}, .from = body};
+  auto saving = node(1).store->Write({1, {std::byte{1}}}, slot, {part}, After(60 * kSecond));
+  Status why;
+  auto reading = node(1).reader->Read(match.run, 0, 4, 0, After(30 * kSecond), &why);
+  EXPECT_TRUE(RunUntil([&] { return Here(1, 1) && Here(1, 2); }));
+  EXPECT_FALSE(reading.done());
+  node(1).movers.MoveOne(0);
+  node(1).movers.paused = false;
+  EXPECT_EQ(loop->BlockOn(std::move(saving))[0].state, store::PartOutcome::State::kPublished);
+  EXPECT_EQ(loop->BlockOn(std::move(reading)).value_or(0), 3u);
+  EXPECT_EQ(why.code(), Code::kBusy);
+  EXPECT_FALSE(Here(1, 500)) << "its slot is what the third block has";
+}
+
+TEST_F(FullMemoryReadingTest, BlockOfWhichOneGroupHasNoSlotIsNotAskedForInTheOther) {
+  constexpr std::size_t kBytes = 60'000;
+  NamespaceSpec spec = Blocks();
+  spec.groups = {{.name = "one"}, {.name = "other"}};
+  StartFull(spec, kBytes, 3);
+  for (std::uint64_t n = 1; n <= 2; ++n) {
+    for (std::uint16_t group = 0; group < 2; ++group) {
+      const std::vector<std::byte> body = store::Body(n + 10 * group, kBytes);
+      store::PartWrite part{
+          .key = store::Key(n), .group = group, .put_id = {5, n + 10 * group}, .from = body};
+      if (n > 1) part.parent = store::Key(n - 1);
+      (void)loop->BlockOn(node(0).store->Write({1, {std::byte{1}}}, slot, {part}, After(kSecond)));
+    }
+  }
+  ASSERT_TRUE(Told(0));
+  const PeerMatch match = Find(1, 1, 2);
+  ASSERT_NE(match.run, nullptr);
+  ASSERT_EQ(match.run->count, 2u);
+  int asked = 0;
+  node(0).before_find = [&](Executor&) -> Task<void> {
+    ++asked;
+    co_return;
+  };
+  EXPECT_EQ(Read(1, match).value_or(0), 1u);
+  EXPECT_EQ(asked, 2);
+  EndLeases(1);
+  EXPECT_EQ(Read(1, match).value_or(0), 2u);
+  EXPECT_EQ(asked, 4);
+  EXPECT_EQ(node(1).ReadBody(slot, store::Key(2), 1), store::Body(12, kBytes));
 }
 
 // The list of keys is the client's: a key that it names twice is not what it itself stands on.

@@ -269,7 +269,10 @@ class SlotFill final {
  public:
   explicit SlotFill(Residents& residents) : residents_(&residents) { residents.BeginFill(); }
   SlotFill(SlotFill&& other) noexcept : residents_(std::exchange(other.residents_, nullptr)) {}
-  SlotFill& operator=(SlotFill&&) = delete;
+  SlotFill& operator=(SlotFill&& other) noexcept {
+    std::swap(residents_, other.residents_);
+    return *this;
+  }
   ~SlotFill() {
     if (residents_ != nullptr && !residents_->abandoned()) residents_->EndFill();
   }

@@ -19,7 +19,7 @@ constexpr int kLeasedMeanwhile = 16;
 constexpr std::int64_t kAwayUs = 100'000;
 // How long a put waits for the next header of memory that grows before others leave for it.
 constexpr std::int64_t kHeaderUs = 250'000;
-constexpr std::string_view kNothingMovesFar = "move: memory has no room for it now";
+constexpr std::string_view kNoRoomNow = "memory has no room for it now";
 }  // namespace
 
 std::optional<arena::Place> Room::MakeAtOnce(std::uint64_t record_bytes, const RoomFor& whom) {
@@ -47,7 +47,10 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
   bool grows = true;
   std::uint32_t headers = context_.slots.headers();
   Instant stands_at = Instant::Never();  // until which a header on its way is waited for
+  // Whether what may not go now may go later.
+  const auto more_later = [this] { return residents_.filling() || evictor_.MoreMayGo(); };
   for (;;) {
+    const bool more_to_come = more_later();
     const policy::QuotaGroups groups = evictor_.MayLeaveFor(whom.group, more);
     const bool over = evictor_.Over(whom.group, more);
     if (!over) {
@@ -79,8 +82,12 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
       if (step == Step::kDone) context_.counters.evicted_over_quota.Add();
       if (step == Step::kSpent || context_.steps.Spent()) co_await Yield();
       if (step != Step::kWaits) continue;
-      if (!residents_.filling() && !evictor_.MoreMayGo()) break;
-      (void)co_await context_.slots.loosened().Wait(deadline);
+      if (!whom.waits) co_return Error(Code::kBusy, std::string(kNoRoomNow));
+      if (more_later()) {
+        (void)co_await context_.slots.loosened().Wait(deadline);
+      } else if (!more_to_come) {
+        break;
+      }
       continue;
     }
     // Idle partial copies in slots of the wanted size are ended first.
@@ -108,13 +115,13 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
       }
       const std::uint64_t now = context_.slots.used_bytes_beside(whom.node);
       went += before > now ? before - now : 0;  // others may have come while one moved
-      if (step == Step::kWaits && !whom.evicts) co_return Error(Code::kBusy, std::string(kNothingMovesFar));
+      if (step == Step::kWaits && !whom.evicts) co_return Error(Code::kBusy, std::string(kNoRoomNow));
       // No record of that class may leave; the class has no coldest any more.
       if (step == Step::kWaits && giver) continue;
     }
     if (step == Step::kSpent || context_.steps.Spent()) co_await Yield();
     if (step != Step::kWaits || partial_copies_.EndIdle()) continue;
-    if (!whom.waits && emptying_) co_return Error(Code::kBusy, std::string(kNothingMovesFar));
+    if (!whom.waits && emptying_) co_return Error(Code::kBusy, std::string(kNoRoomNow));
     while (emptying_ && context_.clock.Now() < deadline) {
       if (Status waited = co_await emptied_.Wait(deadline); !waited.ok()) break;
     }
@@ -122,9 +129,13 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
     const bool served = co_await EmptyAChunk(record_bytes, deadline, whom, false);
     if (!served && (went == 0 || ++in_vain == 2)) {
       // Nothing may go now. What is on its way in or out, or waits to be written, may go when it arrived.
-      if (!whom.waits) co_return Error(Code::kBusy, std::string(kNothingMovesFar));
-      if (!residents_.filling() && !evictor_.MoreMayGo()) break;
-      (void)co_await context_.slots.loosened().Wait(deadline);
+      if (!whom.waits) co_return Error(Code::kBusy, std::string(kNoRoomNow));
+      // What did so while this looked has its look too.
+      if (more_later()) {
+        (void)co_await context_.slots.loosened().Wait(deadline);
+      } else if (!more_to_come) {
+        break;
+      }
       in_vain = 0;
     }
     went = 0;

@@ -227,6 +227,24 @@ TEST_F(BlockStoreTest, P5FullMemoryEvictsAndIsBusyAtOnceWhenAllIsHeld) {
   EXPECT_EQ(Occupied().records, records);
 }
 
+TEST_F(BlockStoreTest, P5WhatCameWhileRoomWasLookedForLeavesForIt) {
+  Make({.headers = 1, .store = {.core_copy_bytes = 0}});
+  constexpr std::size_t kBytes = 1u << 20;
+  const std::uint64_t last = memory::Slots::Capacity(t->geometry, kBytes + 4096) - 1;
+  PutChain(1, last, kBytes);
+  ASSERT_NE(Acquire({last}, Me()).lease, 0u);
+  t->movers->paused = true;
+  auto first = t->store->Write(Me(), ns.slot, {Part(100, {}, kBytes)}, Soon());
+  auto second = t->store->Write(Me(), ns.slot, {Part(101, {}, kBytes)}, Soon());
+  ASSERT_FALSE(second.done()) << "it looks for room, in steps, while the first one is copied";
+  t->movers->MoveOne(0);
+  t->movers->paused = false;
+  EXPECT_EQ(t->Run(std::move(first))[0].state, State::kPublished);
+  const PartOutcome outcome = t->Run(std::move(second))[0];
+  EXPECT_EQ(outcome.state, State::kPublished) << outcome.status.ToString();
+  EXPECT_FALSE(Here(100));
+}
+
 TEST_F(BlockStoreTest, P5BlocksBehindTheirWindowDoNotEndAllPuts) {
   Make({.headers = 1}, OneWindow(1));
   for (std::uint64_t chain = 1; chain <= 60; ++chain) PutChain(chain * 1000, chain * 1000 + 299);

@@ -24,6 +24,8 @@ SourcePut::~SourcePut() {
   if (puts_ != nullptr) puts_->LetGo(put_);
 }
 
+void SourcePut::BeginLanding() { fill_.emplace(puts_->residents_); }
+
 void SourcePuts::LetGo(catalog::PutIndex put) {
   if (residents_.abandoned()) return;
   catalog::Put& p = context_.pending[put];
@@ -178,6 +180,8 @@ Task<Result<SourcePut>> SourcePuts::Begin(std::uint32_t slot, SourceBlock block,
     present = Present(tree, block);
   }
   while (!present) {
+    if (!block.waits)
+      co_return Error(Code::kBusy, "put of a source: what is collected hides whether the block is here");
     Status collected = co_await deletions_.NextCollected(deadline);
     if (!collected.ok()) co_return std::unexpected(std::move(collected));
     present = Present(tree, block);
@@ -304,6 +308,35 @@ Task<Status> SourcePuts::Finish(SourcePut put, SourceFacts facts, Admission& adm
   }
   co_await Settle();
   co_return std::move(*ended);
+}
+
+// From its last block up: what descends from it is what the forest has above it.
+Task<bool> SourcePuts::IsChain(std::uint32_t slot, std::span<const BlockKey> chain, std::size_t known) {
+  const catalog::TreeId tree = context_.catalog.TreeOf(slot);
+  catalog::BlockId block = catalog::kNoId;
+  for (std::size_t i = chain.size(); i > known; --i) {
+    const bool anew = block == catalog::kNoId || context_.steps.Spent();
+    if (context_.steps.Spent()) co_await Yield();
+    context_.steps.Count();
+    const catalog::KeyHash key_hash = catalog::KeyHashOf(tree, chain[i - 1]);
+    if (anew) {
+      bool unsure = false;
+      block = context_.catalog.Find(tree, chain[i - 1], &unsure);
+      if (unsure) {
+        co_await catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, tree, key_hash);
+        block = context_.catalog.Find(tree, chain[i - 1]);
+      }
+      if (block == catalog::kNoId) co_return false;
+    }
+    // A standing block has a parent: the root, at last.
+    if (context_.forest.block(block).key_hash() != key_hash) co_return false;
+    block = context_.forest.block(block).parent;
+    if (i - 1 > known) continue;
+    co_return known == 0
+        ? block == context_.forest.tree(tree)->root
+        : context_.forest.block(block).key_hash() == catalog::KeyHashOf(tree, chain[known - 1]);
+  }
+  co_return true;
 }
 
 Task<void> SourcePuts::AwaitEnds(std::uint32_t slot) {

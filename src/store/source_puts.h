@@ -38,6 +38,8 @@ struct SourceBlock {
   std::optional<std::uint32_t> age{};
   // Of the namespace that it is of: where another one has the slot by now it is kMiss. 0: of whichever has.
   std::uint64_t incarnation = 0;
+  // For room that there may be later, and until it is known whether the block is here; else it is kBusy then.
+  bool waits = true;
 };
 
 // What came with a body.
@@ -80,7 +82,8 @@ class SourcePut final {
         deadline_(other.deadline_),
         told_(other.told_),
         learned_(other.learned_),
-        body_(other.body_) {}
+        body_(other.body_),
+        fill_(std::move(other.fill_)) {}
   SourcePut& operator=(SourcePut&& other) noexcept {
     std::swap(puts_, other.puts_);
     std::swap(put_, other.put_);
@@ -88,12 +91,16 @@ class SourcePut final {
     std::swap(told_, other.told_);
     std::swap(learned_, other.learned_);
     std::swap(body_, other.body_);
+    std::swap(fill_, other.fill_);
     return *this;
   }
   ~SourcePut();
 
   // False: there is nothing to fetch, the block is here.
   bool wanted() const { return puts_ != nullptr; }
+  // The body is on its way: whoever needs room waits for this slot, as for any that is being filled, until
+  // the put is finished or destroyed. Before that, nobody who calls this waits for room.
+  void BeginLanding();
   // Where the body lands. Whoever lets it land there has ended before this is destroyed or finished.
   std::span<std::byte> body() const { return body_; }
 
@@ -108,6 +115,7 @@ class SourcePut final {
   bool told_ = false;     // the facts
   bool learned_ = false;  // whether its parent stands, where a collection hid that
   std::span<std::byte> body_;
+  std::optional<residency::SlotFill> fill_;  // from BeginLanding on
 };
 
 class SourcePuts final {
@@ -152,6 +160,9 @@ class SourcePuts final {
 
   // Whether a record of the block can be read here, in any tier; false too where a collection hides it.
   bool Here(std::uint32_t slot, const BlockKey& key, std::uint16_t group);
+  // Whether the keys are those of a chain here, from its first block on: each block's parent is the one
+  // before it. The first `known` are known to be.
+  Task<bool> IsChain(std::uint32_t slot, std::span<const BlockKey> chain, std::size_t known);
   // Waits until the ends of conversations are through that are under way in the namespace: what has no note
   // before that may be what they take.
   Task<void> AwaitEnds(std::uint32_t slot);
@@ -172,7 +183,7 @@ class SourcePuts final {
   // later its end would be that of the put as well.
   std::optional<bool> Present(catalog::TreeId tree, const SourceBlock& block);
   residency::RoomFor RoomOf(catalog::TreeId tree, const SourceBlock& block) {
-    return {.group = context_.catalog.GroupOf(tree), .age = block.age};
+    return {.group = context_.catalog.GroupOf(tree), .age = block.age, .waits = block.waits};
   }
   // A put without a slot, and what it is when it has one.
   Result<SourcePut> Add(catalog::TreeId tree, const SourceBlock& block, Instant deadline);

@@ -18,6 +18,12 @@ class SourcePutsTest : public SourceStoreTest {
     co_await Yield();
     co_return t->store->source_puts().FinishAtOnce(put, facts, admits);
   }
+  // Nothing of it may go.
+  void FillAllButOne(std::size_t bytes) {
+    const std::uint64_t last = 98 + memory::Slots::Capacity(t->geometry, bytes + 4096);
+    PutChain(100, last, bytes);
+    ASSERT_NE(Acquire({last}, Me()).lease, 0u);
+  }
   Status Take(std::uint64_t n, std::optional<std::uint64_t> parent, Admits admits = Admits()) {
     auto put = Begin(n, parent);
     if (!put) return put.error();
@@ -161,6 +167,41 @@ TEST_F(SourcePutsTest, WithoutAFreeSlotNothingBeginsAtOnce) {
   EXPECT_EQ(Occupied().pending, 0u);
   // Begin displaces another one.
   EXPECT_TRUE(Begin(100000, std::nullopt, kBytes).has_value());
+}
+
+// The slot may go once it has its record: a save waits for that, as for any slot that is being filled.
+TEST_F(SourcePutsTest, P5AWriteWaitsForTheSlotIntoWhichABodyLands) {
+  Make({.headers = 1});
+  constexpr std::size_t kBytes = 1u << 20;
+  auto landing = Begin(1, std::nullopt, kBytes);
+  ASSERT_TRUE(landing.has_value());
+  FillAllButOne(kBytes);
+  landing->BeginLanding();
+  auto writing = t->store->Write(Me(), ns.slot, {Part(2, {}, kBytes)}, Soon());
+  EXPECT_FALSE(writing.done());
+  SourceFacts facts = Land(*landing, 1);
+  facts.segment_crcs.clear();
+  for (std::size_t at = 0; at < kBytes; at += record::kSegmentBytes)
+    facts.segment_crcs.push_back(record::Crc32c(landing->body().data() + at, record::kSegmentBytes));
+  EXPECT_TRUE(Finish(std::move(*landing), std::move(facts)).ok());
+  const PartOutcome written = t->Run(std::move(writing))[0];
+  EXPECT_EQ(written.state, State::kPublished) << written.status.ToString();
+  EXPECT_FALSE(Here(1));
+}
+
+TEST_F(SourcePutsTest, WhatDoesNotWaitForRoomIsBusyThoughSomeMayGoLater) {
+  Make({.headers = 1});
+  constexpr std::size_t kBytes = 1u << 20;
+  auto landing = Begin(1, std::nullopt, kBytes);
+  ASSERT_TRUE(landing.has_value());
+  landing->BeginLanding();
+  FillAllButOne(kBytes);
+  const Instant before = t->clock.Now();
+  const auto put = t->Run(
+      t->store->source_puts().Begin(ns.slot, {.key = Key(2), .body_bytes = kBytes, .waits = false}, Soon()));
+  ASSERT_FALSE(put.has_value());
+  EXPECT_EQ(put.error().code(), Code::kBusy);
+  EXPECT_EQ(t->clock.Now(), before);
 }
 
 TEST_F(SourcePutsTest, TimeToLiveCountsFromWhenItWasAskedFor) {
