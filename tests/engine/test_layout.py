@@ -178,9 +178,10 @@ def test_unknown_tensor_refused(tensor: object, why: str) -> None:
         group_layout(["a"], {"a": tensor}, 7, None)  # type: ignore[dict-item]
 
 
-def test_too_few_pages_to_tell_k_and_v_from_blocks() -> None:
+@pytest.mark.parametrize("kernel_blocks", [2, 4])
+def test_too_few_pages_to_tell_k_and_v_from_blocks(kernel_blocks: int) -> None:
     with pytest.raises(UnknownLayout, match="does not say"):
-        group_layout(["a"], {"a": torch.zeros(2, 2, 3)}, 2, None)
+        group_layout(["a"], {"a": torch.zeros(2, kernel_blocks, 3)}, 2, None)
 
 
 def test_partly_overlapping_layers_refused() -> None:

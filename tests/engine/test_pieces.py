@@ -57,6 +57,9 @@ def test_options_and_parameters_in_the_manual() -> None:
         ({"load_timeout_s": 0}, "from 0.05 to 300"),
         ({"linger_s": True}, "whole number"),
         ({"max_pages_share": 2}, "max_pages_share"),
+        ({"flash_write": "selective:0"}, "from 1 to 255"),
+        ({"flash_write": "selective:256"}, "from 1 to 255"),
+        ({"flash_write": "sometimes"}, "through, back, selective"),
     ],
 )
 def test_wrong_option_named_with_its_value(extra: dict[str, object], says: str) -> None:

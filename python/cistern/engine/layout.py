@@ -115,8 +115,9 @@ def _page_dimension(layer: str, shape: Sequence[int], pages: int) -> int:
     first = shape[0] >= pages and shape[0] % pages == 0
     second = len(shape) > 2 and shape[0] == 2 and shape[1] >= pages and shape[1] % pages == 0
     if first and second and shape[0] != shape[1]:
-        # [2, B, ...] with so few pages that 2 is a multiple of their number; B is the exact one.
-        first, second = shape[0] == pages, shape[1] == pages
+        # [2, B, ...] with so few pages that 2 is a multiple of their number; B is the exact one, and of two pages 2
+        # may be either.
+        first, second = shape[0] == pages and pages != 2, shape[1] == pages
     if first == second:
         raise UnknownLayout(
             f"layer {layer}: shape {tuple(shape)} does not say which dimension counts its {pages} blocks"

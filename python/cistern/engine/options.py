@@ -35,9 +35,11 @@ def _size(name: str, value: Any) -> str:
 
 
 def _flash_write(name: str, value: Any) -> str:
-    if isinstance(value, str) and re.fullmatch(r"|through|back|selective(:[0-9]{1,3})?", value):
-        return value
-    raise WrongOption(f"{name}: {value!r} is not one of through, back, selective, selective:N")
+    if isinstance(value, str):
+        uses = re.fullmatch(r"selective:([0-9]{1,3})", value)
+        if value in ("", "through", "back", "selective") or (uses and 1 <= int(uses[1]) <= 255):
+            return value
+    raise WrongOption(f"{name}: {value!r} is not one of through, back, selective, selective:N with N from 1 to 255")
 
 
 def _between(low: float, high: float) -> Callable[[str, Any], float]:
