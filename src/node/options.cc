@@ -88,7 +88,10 @@ constexpr Setting kSettings[] = {
      "memory for KV blocks; default: a quarter of the cgroup's or the host's, or 7/8 of what the file "
      "system of memory_dir has, if that is less",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
-       return Keep(ParseSize(n, t), o.memory_bytes);
+       const Result<std::uint64_t> size = ParseSize(n, t);
+       if (size && *size == 0)
+         return Status(Code::kInvalid, Text(n, ": is zero; leave it out for the default, or say how much"));
+       return Keep(size, o.memory_bytes);
      },
      [](const NodeOptions& o) { return SizeText(o.memory_bytes); }, nullptr, nullptr,
      [](NodeOptions& to, const NodeOptions& from) { to.memory_bytes = from.memory_bytes; }},

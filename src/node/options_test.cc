@@ -285,12 +285,13 @@ TEST(FlashOptions, BadInputNamesTheOptionAndTheWayOut) {
   };
   for (const Bad& bad :
        {Bad{"flash", "/mnt/a:100", "GiB"}, Bad{"flash", "/mnt/a:0GiB", "zero"}, Bad{"flash", "", "PATH:SIZE"},
-        Bad{"flash", ":1GiB", "PATH:SIZE"}, Bad{"flash_budget", "0", "leave it out"},
-        Bad{"flash_budget", "0B/day", "leave it out"}, Bad{"flash_budget", "2TiB", "/day"},
-        Bad{"flash_write", "trough", "through, back"}, Bad{"flash_write", "selective:0", "255"},
-        Bad{"flash_write", "back:2", "known"}, Bad{"flash_admit", "second", "second-hit"},
-        Bad{"flash_promote", "never", "second-hit"}, Bad{"scrub", "8MiB", "/s"},
-        Bad{"discard_foreign", "yes", "true"}, Bad{"flash_read_ahead", "64", "MiB"}}) {
+        Bad{"memory", "0GiB", "leave it out"}, Bad{"flash", ":1GiB", "PATH:SIZE"},
+        Bad{"flash_budget", "0", "leave it out"}, Bad{"flash_budget", "0B/day", "leave it out"},
+        Bad{"flash_budget", "2TiB", "/day"}, Bad{"flash_write", "trough", "through, back"},
+        Bad{"flash_write", "selective:0", "255"}, Bad{"flash_write", "back:2", "known"},
+        Bad{"flash_admit", "second", "second-hit"}, Bad{"flash_promote", "never", "second-hit"},
+        Bad{"scrub", "8MiB", "/s"}, Bad{"discard_foreign", "yes", "true"},
+        Bad{"flash_read_ahead", "64", "MiB"}}) {
     NodeOptions options;
     Status status = SetNodeOption(options, "the name", bad.name, bad.text);
     EXPECT_EQ(status.code(), Code::kInvalid) << bad.name << " " << bad.text;
