@@ -23,6 +23,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/format.h"
+#include "base/limits.h"
 #include "client/fork_mark.h"
 #include "transfer/moves.h"
 
@@ -65,6 +66,9 @@ Status CheckMove(const PageMove& move, bool distinct) {
   if (!parts.empty() && parts[move.part] != move.pages->part_bytes())
     return Status(Code::kInvalid, Text("part ", move.part, " of group ", move.group, " has ",
                                        parts[move.part], " bytes and a page ", move.pages->part_bytes()));
+  if (move.pages->part_bytes() > kMaxBodyBytes)
+    return Status(Code::kInvalid, Text("a page has ", move.pages->part_bytes(),
+                                       " bytes, a part of a block has ", kMaxBodyBytes, " at most"));
   return move.pages->Check(move.page_ids, distinct);
 }
 

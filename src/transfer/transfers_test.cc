@@ -80,10 +80,12 @@ class TransfersTest : public ::testing::Test {
     }
     return taken;
   }
+  // 0: parts of any size.
   void Begin(std::uint64_t part_bytes, TransfersOptions options = {}) {
     NamespaceSpec spec;
     spec.fields = {{"name", "transfers"}};
-    spec.groups = {{.name = "all", .part_bytes = {part_bytes}}};
+    spec.groups = {{.name = "all"}};
+    if (part_bytes > 0) spec.groups[0].part_bytes = {part_bytes};
     Result<Namespace> attached = store->Attach(spec);
     ASSERT_TRUE(attached.has_value()) << attached.error().ToString();
     ns = *attached;
@@ -184,6 +186,13 @@ TEST_F(TransfersTest, Promise2WhatIsHeldIsSeenWhenItIsPublished) {
   ExpectAll(Finish(transfers->Submit(MoveOf<PageLoad>(pool, 1, {3, 4}))), Code::kMiss);
   EXPECT_EQ(*store->Publish(ns, puts).Wait(), 2u);
   ExpectAll(Finish(transfers->Submit(MoveOf<PageLoad>(pool, 1, {3, 4}))), Code::kOk);
+}
+
+TEST_F(TransfersTest, PagesThatAreLargerThanAPartMayBeAreRefusedAtOnce) {
+  Pool pool(1, kMaxBodyBytes + 4096, 1);
+  Begin(0);
+  EXPECT_EQ(transfers->Submit(SaveOf(pool, 1, {1})).error().code(), Code::kInvalid);
+  EXPECT_EQ(transfers->Submit(MoveOf<PageLoad>(pool, 1, {1})).error().code(), Code::kInvalid);
 }
 
 TEST_F(TransfersTest, Promise3ALoadThatIsNotWorthItAnyMoreIsNotBegun) {
