@@ -4,6 +4,7 @@
 // Durations are plain int64 with their unit last in the name.
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <cstdint>
 #include <limits>
@@ -23,7 +24,7 @@ struct Instant {
   }
   constexpr Instant PlusUs(std::int64_t duration_us) const {
     if (duration_us > Never().ns / 1000) return Never();
-    return PlusNs(duration_us * 1000);
+    return PlusNs(std::max(duration_us, -(Never().ns / 1000)) * 1000);
   }
   // How long after `earlier` this is; negative if it is before.
   constexpr std::int64_t NsSince(Instant earlier) const { return ns - earlier.ns; }
