@@ -43,7 +43,9 @@ struct NamespaceSpec {
   // At most 256 fields, 64 KiB in all. Order does not matter; a field name stands once.
   std::vector<std::pair<std::string, std::string>> fields{};
   std::vector<GroupSpec> groups{};  // 1 to 8
-  std::uint32_t block_tokens = 1;   // tokens in a block; turns a window's tokens into blocks
+  // Tokens in a block; turns a window's tokens into blocks, and in a cell says which blocks of a chain are
+  // its samples. The first user's holds: all who use a namespace say the same.
+  std::uint32_t block_tokens = 1;
   // Says that whoever writes is trusted not to make two contents with one key (R5). Unless it does, a write
   // of a block whose key or parent's key is under 16 bytes is kInvalid, and so is a list whose field `hash`
   // names no cryptographic hash or whose field `key_bytes` is under 16. Part of the identity.
