@@ -11,6 +11,7 @@
 
 #include "base/random_bytes.h"
 #include "flash/buffer.h"
+#include "flash/options.h"
 #include "io/simulated_loop.h"
 
 namespace cistern::flash {
@@ -92,6 +93,33 @@ TEST_F(DeviceTest, ASmallReadIsOneOperation) {
   const Buffer buffer = pool_.Take(kFileBytes);
   ASSERT_TRUE(Read(buffer.bytes().first(2 * kReadPieceBytes - 4096), 0).ok());
   EXPECT_TRUE(told_us_.empty());
+}
+
+// As the journal's, which is on the same loop.
+TEST_F(DeviceTest, P5WhatADeviceHasAtATimeLeavesOperationsToOthers) {
+  const FlashOptions depths;
+  io::LoopOptions options;
+  options.max_io = MaxDeviceIo(depths) + 1;
+  std::unique_ptr<io::SimulatedLoop> loop = std::move(*io::SimulatedLoop::Make(clock_, disk_, 2, options));
+  Device device(*loop, "/device", Device::Limits{depths.read_depth, depths.write_depth, depths.hang_us},
+                [] {});
+  device.Begin(std::move(*loop->Open("/device", io::OpenMode::kReadWrite)));
+  const Buffer large = pool_.Take(kFileBytes), small = pool_.Take(4096);
+  std::vector<Task<Status>> tasks;
+  const Device::Arrived arrived = [](std::span<const std::byte>) {};
+  for (int i = 0; i < 4; ++i) tasks.push_back(device.Read(large.bytes().first(3u << 20), 0, arrived));
+  for (int i = 0; i < 200; ++i) tasks.push_back(device.Read(small.bytes(), 0));
+  for (int i = 0; i < 40; ++i) tasks.push_back(device.Write(std::span<const std::byte>(small.bytes()), 0));
+  for (int i = 0; i < 8; ++i) tasks.push_back(device.Sync());
+  io::File other = std::move(*loop->Open("/journal", io::OpenMode::kCreate));
+  for (bool over = false; !over;) {
+    const Status written = loop->BlockOn(other.WriteAll(small.bytes(), 0));
+    ASSERT_TRUE(written.ok()) << written.ToString();
+    over = std::ranges::all_of(tasks, [](const Task<Status>& task) { return task.done(); });
+  }
+  loop->BlockOn(device.Close());
+  EXPECT_EQ(device.counts().errors, 0u);
+  device.CloseFile();
 }
 
 TEST_F(DeviceTest, AReadOfWhichAPieceFailsIsOneErrorAfterAllOfIt) {

@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "base/limits.h"
+#include "flash/device.h"
 #include "flash/format.h"
 
 namespace cistern::flash {
@@ -39,6 +40,14 @@ Status FlashOptions::Validate() const {
     return Status(Code::kInvalid, Text("flash write_depth: is ", write_depth, " and must be from 1 to 64"));
   }
   return Status();
+}
+
+// A read in pieces is an operation each. Syncs are of regions that are opened, closed and given up.
+std::uint32_t MaxDeviceIo(const FlashOptions& options) {
+  constexpr std::uint32_t kSyncs = 16;
+  constexpr std::uint64_t kPieces =
+      std::max(kReadBytesAtDevice, RoundUp(kMaxBodyBytes, kReadPieceBytes)) / kReadPieceBytes;
+  return options.read_depth + options.write_depth + kSyncs + std::uint32_t{kPieces};
 }
 
 std::uint64_t RegionBytesFor(std::uint64_t smallest_device_bytes) {

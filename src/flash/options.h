@@ -52,6 +52,9 @@ struct FlashParts {
 };
 
 inline constexpr std::size_t kMaxFlashDevices = 16;
+// File operations that a device of these depths has at a time, at most. A loop that has room for those of all
+// devices refuses nobody else's for them.
+std::uint32_t MaxDeviceIo(const FlashOptions& options);
 inline constexpr std::uint64_t kMinRegionBytes = 64u << 10;  // for simulation; a node takes 16 MiB and more
 inline constexpr std::uint64_t kMaxRegionBytes = 1ull << 30;
 

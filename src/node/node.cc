@@ -82,7 +82,10 @@ io::LoopKind KindOf(std::string_view name) {
 }
 
 io::LoopOptions LoopOptionsOf(const NodeOptions& options) {
-  return {.kind = KindOf(options.loop), .poll_us = options.poll_us};
+  io::LoopOptions loop{.kind = KindOf(options.loop), .poll_us = options.poll_us};
+  // Beside the devices' the journal has what a node without flash has.
+  loop.max_io += static_cast<std::uint32_t>(options.flash.size()) * flash::MaxDeviceIo({});
+  return loop;
 }
 
 // But for max_lower_blocks.
