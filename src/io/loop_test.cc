@@ -432,8 +432,8 @@ TEST_P(LoopTest, TimersFireInOrderThroughSleep) {
     EXPECT_LE(until, loop.clock().Now());
     out.push_back(id);
   };
-  // A thread that the host does not run for so long sets timers that are due, which fire as they are set, or finds all
-  // of them due and has no need to sleep: such a round says nothing.
+  // A thread that the host does not run for so long sets timers that are due, which fire as they are set, or
+  // finds all of them due and has no need to sleep: such a round says nothing.
   bool all_set_early = false;
   do {
     std::vector<int> order;
