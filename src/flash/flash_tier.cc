@@ -57,7 +57,7 @@ void FlashTier::DeviceOut(DeviceRegions& device) {
 
 std::vector<std::uint64_t> FlashTier::media_ids() const { return media_->ids(); }
 tier::JournalMark FlashTier::newest_mark() const { return opener_->newest_mark(); }
-Task<void> FlashTier::Mark(tier::JournalMark mark) { return opener_->Mark(mark); }
+Task<Status> FlashTier::Mark(tier::JournalMark mark) { return opener_->Mark(mark); }
 
 Task<Status> FlashTier::Recover(Found found) {
   Recovery recovery(*media_, *tables_);

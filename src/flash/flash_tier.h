@@ -64,7 +64,7 @@ class FlashTier final : public tier::Tier {
   void SetOwner(tier::TierOwner& owner) override { owner_ = &owner; }
   std::vector<std::uint64_t> media_ids() const override;
   tier::JournalMark newest_mark() const override;
-  Task<void> Mark(tier::JournalMark mark) override;
+  Task<Status> Mark(tier::JournalMark mark) override;
   Task<Status> Recover(Found found) override;
   void Adopt(const tier::Location& location, std::uint64_t record_bytes) override;
   Room RoomFor(std::uint64_t record_bytes) const override;

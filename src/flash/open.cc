@@ -256,16 +256,18 @@ Task<Status> DeviceOpener::Format(DeviceRegions& device, std::uint64_t id) {
 }
 
 // A device that is being brought back has no id yet, and is told by its format.
-Task<void> DeviceOpener::Mark(tier::JournalMark mark) {
+Task<Status> DeviceOpener::Mark(tier::JournalMark mark) {
   mark_ = std::max(mark_, mark);
   const std::uint64_t number = ++marks_;
+  Status told;
   for (const auto& device : media_.devices()) {
-    if (number != marks_) co_return;
+    if (number != marks_) break;
     if (!device->in_service() || device->id == 0) continue;
     const DeviceUse use(*device);
-    // One that cannot be written goes out of service by itself, and this tries again at the next mark.
-    (void)co_await WriteSuperblock(*device, device->id);
+    Status written = co_await WriteSuperblock(*device, device->id);
+    if (!written.ok() && device->in_service()) told = std::move(written);
   }
+  co_return told;
 }
 
 // Regions beyond a smaller size that the device had in between must not come back.

@@ -27,7 +27,7 @@ class DeviceOpener final {
   // The furthest mark of the journal that a superblock names.
   tier::JournalMark newest_mark() const { return newest_mark_; }
   // The superblocks of the devices in service name it from now on, and so does one that is formatted later.
-  Task<void> Mark(tier::JournalMark mark);
+  Task<Status> Mark(tier::JournalMark mark);
 
  private:
   // Facts of a device, found without writing to it.

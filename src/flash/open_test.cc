@@ -306,7 +306,7 @@ TEST(FlashOpen, R10ADeviceThatIsFormattedAtAStartNamesNoStateOfTheJournalThatPow
   ASSERT_TRUE(world->Recover().ok());
   EXPECT_FALSE(world->found.empty()) << "the journal was taken for an older copy";
   // It is told once it is durable.
-  world.loop->BlockOn(world->tier->Mark(kFound));
+  ASSERT_TRUE(world.loop->BlockOn(world->tier->Mark(kFound)).ok());
   world->Close();
   world.Ended();
   ASSERT_TRUE(open(kFound).ok());

@@ -46,9 +46,10 @@ Task<void> JournalMarks::TellMedia() {
   const std::uint64_t outs = lower_.outs();
   telling_ = outs;
   const tier::JournalMark mark = context_.journal.mark();
-  co_await lower_->Mark(mark);
+  const Status told = co_await lower_->Mark(mark);
   if (outs != lower_.outs()) co_return;  // others are told anew
-  told_ = mark;
+  // A device that fails every time goes out of service by itself.
+  if (told.ok()) told_ = mark;
   next_ = context_.clock.Now().PlusUs(kTellUs);
   telling_.reset();
 }

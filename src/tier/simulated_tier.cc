@@ -110,9 +110,10 @@ std::vector<std::uint64_t> SimulatedTier::media_ids() const {
   return in_service_ ? std::vector<std::uint64_t>{media_.id_} : std::vector<std::uint64_t>();
 }
 
-Task<void> SimulatedTier::Mark(JournalMark mark) {
+Task<Status> SimulatedTier::Mark(JournalMark mark) {
   co_await Delay();
   if (in_service_ && !media_.stopped_) media_.mark_ = std::max(media_.mark_, mark);
+  co_return Status();
 }
 
 bool SimulatedTier::Suffers(TierFault fault, double chance, const Location& location) const {

@@ -105,7 +105,7 @@ class SimulatedTier final : public Tier {
   void SetOwner(TierOwner& owner) override { owner_ = &owner; }
   std::vector<std::uint64_t> media_ids() const override;
   JournalMark newest_mark() const override { return newest_mark_; }
-  Task<void> Mark(JournalMark mark) override;
+  Task<Status> Mark(JournalMark mark) override;
   Task<Status> Recover(Found found) override;
   void Adopt(const Location& location, std::uint64_t record_bytes) override;
   Room RoomFor(std::uint64_t record_bytes) const override;

@@ -58,9 +58,10 @@ class Tier {
   // The furthest mark of the journal that any of its media had when they were opened. Further than the
   // journal's own: that one is an older copy, and all media were begun anew.
   virtual JournalMark newest_mark() const = 0;
-  // The media in service say from now on that the journal has come so far; a power cut may take it back. One
-  // at a time; another may begin once a device that held one up has left service.
-  virtual Task<void> Mark(JournalMark mark) = 0;
+  // The media in service say from now on that the journal has come so far; a power cut may take it back. An
+  // error: one that is still in service may not say so. One at a time; another may begin once a device that
+  // held one up has left service.
+  virtual Task<Status> Mark(JournalMark mark) = 0;
 
   // ---- recovery ----
   // All that the tier holds, a batch at a time. Awaited once, before any append. What the owner does not keep

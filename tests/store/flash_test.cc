@@ -1133,6 +1133,29 @@ TEST_F(FlashStoreTest, WhatADroppedNamespaceHadIsForgottenWholeWhoeverWantsItsSl
   EXPECT_EQ(FlashOf(*t).live_bytes(), 0u);
 }
 
+TEST_F(FlashStoreTest, R10AMarkThatADeviceFailedToWriteIsWrittenAgain) {
+  Make(With(8));
+  ASSERT_EQ(Put(0, std::nullopt), store::State::kPublished);
+  t->Settle();
+  const auto told = [this] {
+    const auto superblock = flash::DecodeSuperblock(t->disk.Bytes(kFirstDevice));
+    return superblock ? superblock->journal_mark : tier::JournalMark{};
+  };
+  ASSERT_EQ(told(), t->journal->mark());
+  t->disk.set_faults([](const io::IoRequest& request, const std::string& path) {
+    const bool superblock = request.offset == 0 && path == kFirstDevice;
+    return superblock ? io::Fault{io::FaultKind::kIoError} : io::Fault{};
+  });
+  const BlockKey key = store::Key(0);
+  ASSERT_TRUE(t->Run(t->store->Drop(ns.slot, std::span(&key, 1))).has_value());
+  for (int i = 0; i < 3; ++i) TickOnceLater();
+  ASSERT_GT(t->disk.injected(io::FaultKind::kIoError), 0u);
+  ASSERT_TRUE(FlashOf(*t).devices()[0].in_service);
+  t->disk.set_faults({});
+  for (int i = 0; i < 3; ++i) TickOnceLater();
+  EXPECT_EQ(told(), t->journal->mark());
+}
+
 // Flash has room for more than the forest has blocks, as where the host has little memory beside it.
 TEST_F(FlashStoreTest, EachBlockMayHaveARecordInEachOfItsGroups) {
   constexpr std::uint64_t kBlocks = 5000;
