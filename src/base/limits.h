@@ -36,4 +36,9 @@ inline constexpr std::uint32_t kMaxAlignment = 4096;
 // median and, with twenty processes for two processors, 2.4 s at worst of 1,000.
 inline constexpr std::int64_t kLockWaitUs = 10'000'000;
 
+// How long after its deadline a write from the caller's own staging is answered at the latest: when the node
+// has let go of the bytes, which may be a copy later. The client waits no longer, for its caller fills the
+// staging anew then, and the store publishes nothing that was copied from it later (R6).
+inline constexpr std::int64_t kStagingGraceUs = 2'000'000;
+
 }  // namespace cistern

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/fence.h"
-#include "base/staging_grace.h"
+#include "base/limits.h"
 #include "client/client.h"
 #include "client/conversation_number.h"
 #include "client/parts.h"

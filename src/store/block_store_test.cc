@@ -5,7 +5,7 @@
 #include <array>
 #include <cstring>
 
-#include "base/staging_grace.h"
+#include "base/limits.h"
 #include "record/verified_copy.h"
 #include "store/block_store_fixture.h"
 #include "store/open_puts.h"

@@ -8,7 +8,7 @@
 
 #include "base/call_stations.h"
 #include "base/format.h"
-#include "base/staging_grace.h"
+#include "base/limits.h"
 #include "catalog/standing.h"
 #include "memory/movers.h"
 #include "store/shared_uses.h"
