@@ -188,7 +188,6 @@ std::optional<std::size_t> DeviceNamed(const NodeOptions& options, const FlashPl
 
 Result<std::size_t> FindDevice(const NodeOptions& options, const FlashPlaces& places,
                                const std::string& path) {
-  if (const std::optional<std::size_t> named = DeviceNamed(options, places, path)) return *named;
   for (std::size_t i = 0; i < places.devices.size(); ++i) {
     if (Same(path, options.flash[i].path) || Same(path, places.devices[i].path)) return i;
   }

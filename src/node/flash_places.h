@@ -36,13 +36,13 @@ Result<Fd> ClaimDevice(const FlashVolume& volume, const flash::FlashDeviceOption
 // entries take no more than an eighth of what the host gives. `alignment` is the arena's.
 std::uint32_t MaxLowerBlocks(const FlashPlaces& places, std::uint32_t alignment);
 
-// Which of `places.devices` a person means by `path`: as in the options, as the tier has it, or another name
-// of the same. kMiss lists those that there are.
-Result<std::size_t> FindDevice(const NodeOptions& options, const FlashPlaces& places,
-                               const std::string& path);
-// By the texts alone, so it does not block; none: FindDevice may find it.
+// Which of `places.devices` a person means by `path`, as it stands in the options or as the tier has it. By
+// the texts alone, so it does not block; none: it may be another name, which FindDevice finds.
 std::optional<std::size_t> DeviceNamed(const NodeOptions& options, const FlashPlaces& places,
                                        const std::string& path);
+// By what the names lead to on the file system, which may block. kMiss lists those that there are.
+Result<std::size_t> FindDevice(const NodeOptions& options, const FlashPlaces& places,
+                               const std::string& path);
 
 // Quotas of flash where there is none are refused, and reserves of more than half of it: what moves stays,
 // and reclaim has to find room.

@@ -104,6 +104,8 @@ TEST_F(FlashPlacesTest, ADeviceIsFoundByEveryNameThatItHas) {
   Add("b");
   Result<FlashPlaces> places = FindFlashPlaces(options_);
   ASSERT_TRUE(places.has_value());
+  for (const fs::path& name : {root_ / "b", root_ / "b/default"})
+    EXPECT_EQ(DeviceNamed(options_, *places, name), 1u) << name;
   for (const fs::path& name : {root_ / "b", root_ / "b/default", root_ / "a/../b", root_ / "b/"}) {
     Result<std::size_t> device = FindDevice(options_, *places, name);
     ASSERT_TRUE(device.has_value()) << name;
