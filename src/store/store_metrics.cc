@@ -146,7 +146,7 @@ constexpr HandedOverField kHandedOver[] = {
     {"asked_members", &HandedOver::members,
      "other nodes that could take what this one's memory has; none: nothing was handed over, or not yet"},
     {"given_blocks", &HandedOver::blocks, "blocks that other nodes have taken; none: as above"},
-    {"given_bytes", &HandedOver::bytes, "of their bodies; none: as above"},
+    {"given_bytes", &HandedOver::bytes, "of their bodies in the full group; none: as above"},
 };
 
 void AddDrainMetrics(MetricRegistry& registry, const BlockStore* store) {
