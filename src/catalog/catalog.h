@@ -40,6 +40,12 @@ struct BlockName {
   record::SegmentSpan asked{};
 };
 
+// Whether the block counts with this one, where blocks that were asked for are counted: an engine asks for
+// each group by itself, and each of its ranks for its share.
+inline bool Counts(const NamespaceEntry& entry, const BlockName& asked) {
+  return asked.group == entry.CountedGroup() && asked.asked.first == 0;
+}
+
 // Ancestors that a step looks at to tell whether a block stands.
 inline constexpr std::uint32_t kStandingLooks = 192;
 

@@ -60,6 +60,8 @@ struct NamespaceEntry {
   std::uint16_t ParentGroup(std::uint16_t group) const {
     return groups[group].reach == Reach::kFull ? group : first_full;
   }
+  // The group whose records stand for their blocks where blocks are counted.
+  std::uint16_t CountedGroup() const { return first_full == kNoGroup ? 0 : first_full; }
 };
 
 class NamespaceTable final {

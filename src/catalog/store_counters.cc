@@ -48,7 +48,8 @@ constexpr Field kFields[] = {
      "records that were wanted on flash and had to go before they were written"},
     {"fetched", &StoreCounters::fetched, "records fetched from flash into memory"},
     {"fetch_failed", &StoreCounters::fetch_failed, "fetches from flash that failed"},
-    {"fetch_refused", &StoreCounters::fetch_refused, "fetches refused because they would come too late"},
+    {"fetch_refused", &StoreCounters::fetch_refused,
+     "fetches of a record, or of a share of it, refused because they would come too late"},
     {"read_ahead", &StoreCounters::read_ahead, "of fetched, before they were asked for"},
     {"fetched_ahead", &StoreCounters::fetched_ahead, "of fetched, before a turn that a caller told of"},
     {"ahead_used", &StoreCounters::ahead_used, "of fetched_ahead, in memory when the turn came"},
@@ -91,7 +92,7 @@ constexpr Field kMisses[] = {
     {"pending", &StoreCounters::miss_pending, "it is being written: parts, parent or Publish are missing"},
     {"switched_off", &StoreCounters::miss_off, "`cistern admin reads off`"},
     {"lease_lost", &StoreCounters::lapsed_holds, "some of the chain went between its match and its hold"},
-    {"too_late", &StoreCounters::fetch_refused, "on flash, and it would not have been worth waiting for"},
+    {"too_late", &StoreCounters::miss_too_late, "on flash, and it would not have been worth waiting for"},
 };
 
 }  // namespace

@@ -24,7 +24,7 @@ struct StoreCounters {
   // Blocks of a match that the node was asked for: found, below memory or come meanwhile, and not found, by
   // why the first of them is not there.
   Counter found_below, miss_unknown, miss_other_namespace, miss_evicted, miss_expired, miss_dropped, miss_bad,
-      miss_orphaned, miss_pending, miss_off;
+      miss_orphaned, miss_pending, miss_off, miss_too_late;
   Counter lapsed_holds;  // blocks of chains of which some went between match and hold
   Histogram fetch_ns;    // of a record from the lower tier
 };

@@ -95,7 +95,9 @@ Task<std::vector<store::RemoteMiss>> PeerBlocks::Bring(std::uint32_t slot,
     for (const auto& [asked, block] : wanted.at) {
       if (block < from) continue;
       misses.push_back({asked, code, ready_in_us});
-      if (code == Code::kTooLate) counters_.late.Add();
+      const catalog::NamespaceEntry* entry = parts_.store.NamespaceAt(slot);
+      if (code == Code::kTooLate && entry != nullptr && catalog::Counts(*entry, blocks[asked]))
+        counters_.late.Add();
     }
   };
   // All of them are under way before the first is waited for.

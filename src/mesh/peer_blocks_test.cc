@@ -82,14 +82,17 @@ TEST_F(PeerBlocksTest, OfBlocksThatCameInPartTheRestIsLate) {
     if (++asked_ > 4) co_await Pass(100'000);
   };
   std::vector<catalog::BlockName> all;
-  for (const BlockKey& key : Chain(1, 16)) all.push_back({key, 0, {}});
+  for (const BlockKey& key : Chain(1, 16)) {
+    all.push_back({key, 0, {0, 2}});
+    all.push_back({key, 0, {2, 3}});
+  }
   const auto misses = loop->BlockOn(blocks_->Bring(slot, all, After(50'000)));
-  ASSERT_EQ(misses.size(), 12u);
+  ASSERT_EQ(misses.size(), 24u);
   for (std::size_t i = 0; i < misses.size(); ++i) {
-    EXPECT_EQ(misses[i].at, 4 + i);
+    EXPECT_EQ(misses[i].at, 8 + i);
     EXPECT_EQ(misses[i].code, Code::kTooLate);
   }
-  EXPECT_EQ(blocks_->counters().late.value(), 12u);
+  EXPECT_EQ(blocks_->counters().late.value(), 12u) << "blocks, whatever shares of them are asked for";
   for (std::uint64_t n = 1; n <= 4; ++n) EXPECT_TRUE(Exact(1, n, 300'000)) << n;
 }
 

@@ -275,6 +275,8 @@ bool Acquirer::StartFetch(const catalog::BlockName& asked, catalog::RecordId rec
   view->ready_in_us = way == policy::FetchChoice::kSegments ? asked_us : whole_us;
   if (way == policy::FetchChoice::kNone) {
     context_.counters.fetch_refused.Add();
+    const catalog::NamespaceEntry* entry = context_.catalog.EntryOf(context_.forest.block(r.block).tree);
+    if (entry != nullptr && catalog::Counts(*entry, asked)) context_.counters.miss_too_late.Add();
     view->code = Code::kTooLate;
     context_.forest.Fold(record);
     return false;

@@ -494,6 +494,32 @@ TEST_F(FlashStoreTest, P3WhatWouldComeTooLateIsRefusedAtOnce) {
   EXPECT_TRUE(Gets(0));
 }
 
+// Of an engine of three ranks, each of which asks for its share of both groups.
+TEST_F(FlashStoreTest, ABlockThatWouldComeTooLateIsOneMissWhateverSharesAreAskedFor) {
+  NamespaceSpec spec = store::OneGroup();
+  spec.groups = {{.name = "a"}, {.name = "b"}};
+  Make(With(8, 64 * kMiB, 1, kMiB), spec);
+  for (std::uint64_t n = 0; n < 16; ++n) {
+    std::vector<store::PartWrite> parts = {Part(n, std::nullopt, 200'000), Part(n, std::nullopt, 200'000)};
+    parts[1].group = 1;
+    for (const store::PartOutcome& outcome : Write(std::move(parts), Me()))
+      ASSERT_EQ(outcome.state, store::State::kPublished) << n;
+    t->Settle();
+  }
+  ASSERT_FALSE(Here(0, 0) || Here(0, 1) || Here(1, 0) || Here(1, 1));
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    std::vector<catalog::BlockName> names;
+    for (const std::uint64_t n : {0, 1}) {
+      for (const std::uint16_t group : {0, 1}) names.push_back({store::Key(n), group, {rank, 1}});
+    }
+    const auto grant = t->Run(t->store->Acquire(Me(), ns.slot, names, 1'000'000, Soon(), 0));
+    ASSERT_TRUE(grant.has_value());
+    for (const store::ViewGrant& view : grant->views) EXPECT_EQ(view.code, Code::kTooLate);
+  }
+  EXPECT_EQ(Count(Counters().fetch_refused), 12u);
+  EXPECT_EQ(Count(Counters().miss_too_late), 2u);
+}
+
 TEST_F(FlashStoreTest, AMatchSaysWhatIsInTheLowerTierAndReadsAhead) {
   store::TestStoreOptions options = With(4);
   options.store.read_ahead_bytes = 3 * 4096;
@@ -1107,6 +1133,29 @@ TEST_F(FlashStoreTest, R10ADeviceThatHangsHoldsUpNoMarksOfOthers) {
   EXPECT_EQ(told(), t->journal->mark());
 }
 
+TEST_F(FlashStoreTest, R10AMarkThatADeviceFailedToWriteIsWrittenAgain) {
+  Make(With(8));
+  ASSERT_EQ(Put(0, std::nullopt), store::State::kPublished);
+  t->Settle();
+  const auto told = [this] {
+    const auto superblock = flash::DecodeSuperblock(t->disk.Bytes(kFirstDevice));
+    return superblock ? superblock->journal_mark : tier::JournalMark{};
+  };
+  ASSERT_EQ(told(), t->journal->mark());
+  t->disk.set_faults([](const io::IoRequest& request, const std::string& path) {
+    const bool superblock = request.offset == 0 && path == kFirstDevice;
+    return superblock ? io::Fault{io::FaultKind::kIoError} : io::Fault{};
+  });
+  const BlockKey key = store::Key(0);
+  ASSERT_TRUE(t->Run(t->store->Drop(ns.slot, std::span(&key, 1))).has_value());
+  for (int i = 0; i < 3; ++i) TickOnceLater();
+  ASSERT_GT(t->disk.injected(io::FaultKind::kIoError), 0u);
+  ASSERT_TRUE(FlashOf(*t).devices()[0].in_service);
+  t->disk.set_faults({});
+  for (int i = 0; i < 3; ++i) TickOnceLater();
+  EXPECT_EQ(told(), t->journal->mark());
+}
+
 // The sizes of what is being collected are in its list, so another list waits for its slot.
 TEST_F(FlashStoreTest, WhatADroppedNamespaceHadIsForgottenWholeWhoeverWantsItsSlot) {
   const auto numbered = [](std::uint32_t number) {
@@ -1131,29 +1180,6 @@ TEST_F(FlashStoreTest, WhatADroppedNamespaceHadIsForgottenWholeWhoeverWantsItsSl
   EXPECT_EQ(attached->slot, ns.slot);
   EXPECT_EQ(t->Run(std::move(dropping)), 1500u);
   EXPECT_EQ(FlashOf(*t).live_bytes(), 0u);
-}
-
-TEST_F(FlashStoreTest, R10AMarkThatADeviceFailedToWriteIsWrittenAgain) {
-  Make(With(8));
-  ASSERT_EQ(Put(0, std::nullopt), store::State::kPublished);
-  t->Settle();
-  const auto told = [this] {
-    const auto superblock = flash::DecodeSuperblock(t->disk.Bytes(kFirstDevice));
-    return superblock ? superblock->journal_mark : tier::JournalMark{};
-  };
-  ASSERT_EQ(told(), t->journal->mark());
-  t->disk.set_faults([](const io::IoRequest& request, const std::string& path) {
-    const bool superblock = request.offset == 0 && path == kFirstDevice;
-    return superblock ? io::Fault{io::FaultKind::kIoError} : io::Fault{};
-  });
-  const BlockKey key = store::Key(0);
-  ASSERT_TRUE(t->Run(t->store->Drop(ns.slot, std::span(&key, 1))).has_value());
-  for (int i = 0; i < 3; ++i) TickOnceLater();
-  ASSERT_GT(t->disk.injected(io::FaultKind::kIoError), 0u);
-  ASSERT_TRUE(FlashOf(*t).devices()[0].in_service);
-  t->disk.set_faults({});
-  for (int i = 0; i < 3; ++i) TickOnceLater();
-  EXPECT_EQ(told(), t->journal->mark());
 }
 
 // Flash has room for more than the forest has blocks, as where the host has little memory beside it.
