@@ -65,7 +65,7 @@ class ListedTier final : public tier::Tier {
   void SetOwner(tier::TierOwner&) override {}
   std::vector<std::uint64_t> media_ids() const override { return {1}; }
   tier::JournalMark newest_mark() const override { return {}; }
-  Task<void> Mark(tier::JournalMark) override { co_return; }
+  Task<Status> Mark(tier::JournalMark) override { co_return Status(); }
   void Adopt(const tier::Location&, std::uint64_t) override {}
   Room RoomFor(std::uint64_t) const override { return Room::kNoRoom; }
   std::uint64_t max_append_bytes() const override { return 0; }
