@@ -185,7 +185,9 @@ Task<Result<OfferReply>> ChainOffers::OfferTo(std::uint64_t number, ChainPart pa
     AppendWho(question, chain.slot, list);
     reply = co_await Ask(number, std::move(question), own->history, deadline);
   }
-  if (reply && reply->refusal == OfferReply::Refusal::kDrains) parts_.peers.Of(number).drains = true;
+  if (Peer* peer = parts_.peers.Find(number);
+      peer != nullptr && reply && reply->refusal == OfferReply::Refusal::kDrains)
+    peer->drains = true;
   co_return reply;
 }
 
@@ -217,7 +219,8 @@ Task<Result<OfferReply>> ChainOffers::Ask(std::uint64_t number, std::vector<std:
     if (reply && reply->history != history)
       status = Status(Code::kMismatch, "it answered under another history");
   }
-  parts_.peers.Of(number).Note(status, now, now.UsSince(asked));
+  // It may be no more by now.
+  if (Peer* peer = parts_.peers.Find(number)) peer->Note(status, now, now.UsSince(asked));
   if (!status.ok()) co_return std::unexpected(std::move(status));
   co_return *reply;
 }

@@ -596,6 +596,11 @@ Task<void> PeerReader::FetchAll(std::shared_ptr<Fetch> fetching) {
       continue;
     }
     if (more && !full && !early && under_way.size() < PeerReadLimits::kBatches) {
+      // Who was found has been asked. A run outlives its member, which nobody would forget again.
+      if (parts_.peers.Find(fetch.run->peer) == nullptr) {
+        fetch.failed = Status(Code::kGone, "read from a peer: it is no more");
+        continue;
+      }
       auto batch = std::make_shared<Batch>(*this, parts_.peers.Of(fetch.run->peer),
                                            fetch.run->FromFlash(fetch.blocks[fetch.next]));
       const std::size_t from = fetch.next;
@@ -624,6 +629,7 @@ Task<void> PeerReader::FetchAll(std::shared_ptr<Fetch> fetching) {
     refusals_.Note(fetch.run->incarnation, fetch.run->chain[fetch.blocks[fetch.next]],
                    {fetch.run->peer, fetch.failed});
   for (; fetch.next < fetch.blocks.size(); ++fetch.next) End(fetch, fetch.blocks[fetch.next], fetch.failed);
+  parts_.peers.ForgetEnded();
 }
 
 }  // namespace cistern::mesh

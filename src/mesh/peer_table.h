@@ -87,10 +87,14 @@ class PeerTable final {
 
   // Known or new. Stays in place until Forget.
   Peer& Of(std::uint64_t process_number) { return peers_[process_number]; }
-  // Of a start of a member that is no more. One to which something is under way goes with the next that is
-  // forgotten.
+  // Of a start of a member that is no more. One to which something is under way goes with the first
+  // ForgetEnded behind that, and is no newcomer or taker until then.
   void Forget(std::uint64_t process_number) {
     gone_.push_back(process_number);
+    if (const auto at = peers_.find(process_number); at != peers_.end()) at->second.greeted = false;
+    ForgetEnded();
+  }
+  void ForgetEnded() {
     std::erase_if(gone_, [this](std::uint64_t one) {
       const auto at = peers_.find(one);
       if (at == peers_.end()) return true;
@@ -101,7 +105,11 @@ class PeerTable final {
   }
   std::size_t size() const { return peers_.size(); }
   const std::unordered_map<std::uint64_t, Peer>& all() const { return peers_; }
-  // Null: it was never asked.
+  // Null: it was never asked, or is no more.
+  Peer* Find(std::uint64_t process_number) {
+    const auto at = peers_.find(process_number);
+    return at == peers_.end() ? nullptr : &at->second;
+  }
   const Peer* Find(std::uint64_t process_number) const {
     const auto at = peers_.find(process_number);
     return at == peers_.end() ? nullptr : &at->second;

@@ -907,11 +907,28 @@ TEST_F(ReadingTest, MemberThatABatchWaitsForIsForgottenWhenItHasEnded) {
   EXPECT_NE(peers.Find(number), nullptr) << "a batch knows it by its address";
   ASSERT_NO_FATAL_FAILURE(reads.End());
   EXPECT_EQ(reads.outcomes[1].value_or(0), 1u);
-  peers.Forget(7);
+  peers.ForgetEnded();
   EXPECT_EQ(peers.Find(number), nullptr);
 }
 
 // What waits for room is begun in the namespace that it was found in, or not at all.
+TEST_F(ReadingTest, WhatWasFoundAtAMemberThatIsNoMoreMakesItNotKnownAgain) {
+  StartNodes(2);
+  PutAndTell(0, 8);
+  const PeerMatch match = Find(1, 1, 8);
+  ASSERT_NE(match.run, nullptr);
+  const std::uint64_t gone = node(0).process_number;
+  node(1).peers.Forget(gone);
+  for (int i = 0; i < Breaker::kFailures; ++i) {
+    const auto read = Read(1, match);
+    ASSERT_FALSE(read.has_value());
+    EXPECT_EQ(read.error().code(), Code::kGone);
+  }
+  EXPECT_EQ(node(1).peers.Find(gone), nullptr);
+  EXPECT_EQ(node(1).peers.Open(), 0u);
+  EXPECT_EQ(node(1).reader->counters().failed.value(), 0u) << "it was not asked";
+}
+
 TEST_F(ReadingTest, NothingComesIntoTheNamespaceThatTookItsSlotMeanwhile) {
   PeerMatch one, other;
   ASSERT_NO_FATAL_FAILURE(FindTwoThatFitOneByOne(&one, &other));
