@@ -108,6 +108,15 @@ TEST_F(ReadingTest, PromptThatNobodyKnowsCostsNoMessage) {
   EXPECT_EQ(node(1).finder->counters().unknown, 1u);
 }
 
+TEST_F(ReadingTest, WhatOthersAskAboutIsNeitherAHitNorAMissOfAMembersClients) {
+  StartNodes(2);
+  PutAndTell(0, 9);
+  EXPECT_EQ(BlocksOf(Find(1, 1, 20)), 9u);
+  const catalog::StoreCounters& counters = node(0).store->counters();
+  EXPECT_EQ(counters.found_below.value(), 0u);
+  EXPECT_EQ(counters.miss_unknown.value(), 0u) << "of what was asked for behind its blocks";
+}
+
 TEST_F(ReadingTest, RestOfAChainComesBehindWhatIsHere) {
   StartNodes(2);
   PutAndTell(0, 16);
