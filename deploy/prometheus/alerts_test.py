@@ -146,6 +146,16 @@ class OnSeries(unittest.TestCase):
                 self.assertIn(series, HEALTHY)
             self.firing(HEALTHY | dict(changed), {alarm}, alarm)
 
+    def test_what_other_members_have_is_found(self) -> None:
+        """A node that has all from its cell, and one that nobody but the cell asks."""
+        found = counts("cistern_cell_peer_found_blocks_total", 4500)
+        self.firing(HEALTHY | dict([*FAULTS["CisternNoHits"], found]), set(), "all from members")
+        moved = (labelled("cistern_cell_peer_found_blocks_total"), "0x280 0+17500x40")
+        self.firing(HEALTHY | dict([*FAULTS["CisternHitsFell"], moved]), set(), "half from members")
+        unasked = [counts("cistern_reads_asked_blocks_total", 0), counts("cistern_reads_indexed_blocks_total", 0),
+                   counts("cistern_reads_found_below_total", 0)]
+        self.firing(HEALTHY | dict(unasked), set(), "a store of the cell")
+
 
 def free_port() -> int:
     with socket.socket() as one:

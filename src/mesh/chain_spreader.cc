@@ -5,6 +5,12 @@
 #include <utility>
 
 namespace cistern::mesh {
+namespace {
+
+// For each all members are drawn and put in order.
+constexpr std::size_t kPartsAStep = 16;
+
+}  // namespace
 
 void ChainSpreader::Start() {
   if (parts_.role == Role::kStore) return;
@@ -122,6 +128,7 @@ Task<ChainSpreader::Ended> ChainSpreader::Warm(std::uint64_t newcomer) {
 
 Task<ChainSpreader::Ended> ChainSpreader::Go(Pass pass) {
   Ended ended = Ended::kSettled;
+  std::size_t others = 0;  // parts of newcomers that are another's
   const std::unique_ptr<store::WholeChains> walk = parts_.store.WalkChains(std::move(pass.walk));
   while (GoesOn()) {
     std::optional<store::WholeChain> chain = co_await walk->Next();
@@ -129,7 +136,10 @@ Task<ChainSpreader::Ended> ChainSpreader::Go(Pass pass) {
     for (ChainPart& part : PartsOf(std::move(*chain))) {
       if (pass.to.order(part.branch).empty()) {
         // Of a newcomer's: it is another's.
-        if (pass.free_room && pass.to.away().empty()) continue;
+        if (pass.free_room && pass.to.away().empty()) {
+          if (++others % kPartsAStep == 0) co_await Yield();
+          continue;
+        }
         ended = Ended::kNobody;
         walk->Again(*part.chain, part.begin, part.end);
         continue;

@@ -14,6 +14,8 @@ namespace {
 
 // Copied, or read, in the time of a step.
 constexpr std::size_t kKeysAStep = kStepBytes / 2 / sizeof(BlockKey);
+// Each is looked for in the index by itself, at 16 places.
+constexpr std::size_t kMembersAStep = 16;
 // No call waits for so long; whoever says more may say anything.
 constexpr double kMostReadyUs = 3'600e6;
 
@@ -220,11 +222,13 @@ Task<std::vector<Holding>> Finder::AskAll(std::uint32_t slot, std::span<const Bl
   if (!own || entry == nullptr || !name || entry->first_full == catalog::kNoGroup) co_return all;
   const std::uint64_t seed = SampleSeed(own->history, *name);
   std::map<std::uint64_t, std::size_t> sampled;
+  const std::uint32_t block_tokens = entry->block_tokens;
   const MemberSet known = parts_.streams.Askable();
   for (std::size_t number = 0; number < known.size(); ++number) {
+    if (number > 0 && number % kMembersAStep == 0) co_await Yield();
     if (known[number])
       sampled[parts_.streams.ProcessOf(static_cast<MemberNumber>(number))] =
-          parts_.index.Find(seed, chain, 0, entry->block_tokens, MemberSet().set(number)).blocks;
+          parts_.index.Find(seed, chain, 0, block_tokens, MemberSet().set(number)).blocks;
   }
   for (const std::uint64_t process : parts_.links.Reachable()) {
     Holding& one = all.emplace_back();

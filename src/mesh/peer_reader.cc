@@ -510,7 +510,11 @@ Task<Status> PeerReader::Publish(Fetch& fetch, BatchItem& item) {
   const Instant until = std::min(fetch.deadline, parts_.clock.Now().PlusUs(PeerReadLimits::kCatchUpUs));
   while (parts_.rule.Behind({head.history, head.a, head.last})) {
     const Status waited = co_await parts_.rule.Changed(until);
-    if (!waited.ok()) break;
+    if (waited.ok()) continue;
+    // Who waits for the block with more time reads it anew.
+    if (until == fetch.deadline)
+      co_return Status(Code::kTooLate, "read from a peer: it has seen drops that this member has yet to see");
+    break;
   }
   RuleAdmission admission(parts_.rule, fetch.run->name, CheckOf(fetch, item), head, fetch.conversation,
                           fetch.began);
@@ -569,7 +573,7 @@ Task<void> PeerReader::PublishAll(Fetch& fetch, Batch& batch) {
     End(fetch, block, status);
     const BlockKey& key = fetch.run->chain[block];
     if (status.ok()) {
-      counters_.blocks.Add();
+      if (has_items) counters_.blocks.Add();
       refusals_.Forget(fetch.run->incarnation, key);
       continue;
     }

@@ -108,6 +108,15 @@ TEST_F(ReadingTest, PromptThatNobodyKnowsCostsNoMessage) {
   EXPECT_EQ(node(1).finder->counters().unknown, 1u);
 }
 
+TEST_F(ReadingTest, WhatOthersAskAboutIsNeitherAHitNorAMissOfAMembersClients) {
+  StartNodes(2);
+  PutAndTell(0, 9);
+  EXPECT_EQ(BlocksOf(Find(1, 1, 20)), 9u);
+  const catalog::StoreCounters& counters = node(0).store->counters();
+  EXPECT_EQ(counters.found_below.value(), 0u);
+  EXPECT_EQ(counters.miss_unknown.value(), 0u) << "of what was asked for behind its blocks";
+}
+
 TEST_F(ReadingTest, RestOfAChainComesBehindWhatIsHere) {
   StartNodes(2);
   PutAndTell(0, 16);
@@ -117,6 +126,14 @@ TEST_F(ReadingTest, RestOfAChainComesBehindWhatIsHere) {
   EXPECT_EQ(match.run->first, 5u);
   EXPECT_EQ(Read(1, match).value_or(0), 11u);
   for (std::uint64_t n = 1; n <= 16; ++n) EXPECT_TRUE(Exact(1, n)) << n;
+}
+
+TEST_F(ReadingTest, WhatWasHereAlreadyIsNoBlockThatCame) {
+  StartNodes(2);
+  PutAndTell(0, 8);
+  PutChain(1, 1, 3);
+  EXPECT_EQ(FindAndRead(1, 8), 8u);
+  EXPECT_EQ(node(1).reader->counters().blocks.value(), 5u);
 }
 
 TEST_F(ReadingTest, MeshOffKeepsANamespaceToItsNode) {
@@ -824,6 +841,26 @@ TEST_F(ReadingTest, CallerWithMoreTimeReadsWhatAnotherHadTooLittleTimeFor) {
 }
 
 // The rail is opened for all who read of the peer.
+TEST_F(ReadingTest, CallerWithTimeToCatchUpReadsWhatAnotherHadNoneFor) {
+  StartNodes(2);
+  PutAndTell(0, 1);
+  const PeerMatch match = Find(1, 1, 1);
+  ASSERT_NE(match.run, nullptr);
+  node(0).rule.last.revision = 1;
+  std::vector<Result<std::size_t>> outcomes(2, Result<std::size_t>(0));
+  int ended = 0;
+  TaskGroup readers(executor());
+  for (const std::int64_t us : {PeerReadLimits::kCatchUpUs / 2, kSecond})
+    readers.Spawn(ReadInto(executor(), 1, match.run, After(us), &outcomes[us == kSecond ? 1 : 0], &ended));
+  ASSERT_TRUE(RunUntil([&] { return ended == 1; }));
+  EXPECT_EQ(outcomes[0].error().code(), Code::kTooLate);
+  node(1).rule.last.revision = 1;
+  node(1).rule.changed.Pulse();
+  ASSERT_TRUE(RunUntil([&] { return ended == 2; }));
+  EXPECT_EQ(outcomes[1].value_or(0), 1u);
+  loop->BlockOn(readers.Close());
+}
+
 TEST_F(ReadingTest, RailThatOneWithLittleTimeBeganToOpenIsThereForWhoHasMore) {
   StartNodes(2);
   PutChain(0, 1, 8);
@@ -940,7 +977,11 @@ TEST_F(ReadingTest, MemberThatABatchWaitsForIsForgottenWhenItHasEnded) {
   EXPECT_NE(peers.Find(number), nullptr) << "a batch knows it by its address";
   ASSERT_NO_FATAL_FAILURE(reads.End());
   EXPECT_EQ(reads.outcomes[1].value_or(0), 1u);
-  EXPECT_TRUE(RunUntil([&] { return peers.Find(number) == nullptr; }, kSecond));
+  const auto is_forgotten = [&] {
+    peers.ForgetEnded();
+    return peers.Find(number) == nullptr;
+  };
+  EXPECT_TRUE(RunUntil(is_forgotten, kSecond));
 }
 
 // What waits for room is begun in the namespace that it was found in, or not at all.

@@ -361,7 +361,9 @@ Task<Answer> Calls::MatchRest(Session& session, const wire::Submission& call, Ca
     co_return Fail(session, call, wrong);
   }
   const auto matched = static_cast<std::uint32_t>(call.a);
-  Result<std::vector<MatchRun>> further = co_await FindRest(session, call.namespace_slot, matched, rest);
+  store::Unmatched unmatched;
+  Result<std::vector<MatchRun>> further =
+      co_await FindRest(session, call.namespace_slot, matched, rest, &unmatched);
   if (!further) co_return Fail(session, call, further.error());
   std::vector<MatchRun> runs;
   std::uint32_t more = co_await AddRuns(executor_, runs, *further);
@@ -371,6 +373,7 @@ Task<Answer> Calls::MatchRest(Session& session, const wire::Submission& call, Ca
     const AtStation at(&stations, Station::kPeer);
     more += co_await MatchRemote(call.namespace_slot, keys, known + more, DeadlineOf(executor_, call), runs);
   }
+  store_.NoteMisses(call.namespace_slot, rest, more, unmatched);
   SetBlocks(*prompt, std::move(keys), known, known + more, std::uint64_t{matched} + more);
   store_.NotePrompt(call.namespace_slot, std::move(*prompt));
   if (call.reply_bytes < sizeof(wire::MatchReply) + sizeof(wire::MatchRunItem)) {
@@ -381,8 +384,9 @@ Task<Answer> Calls::MatchRest(Session& session, const wire::Submission& call, Ca
 }
 
 Task<Result<std::vector<MatchRun>>> Calls::FindRest(const Session& session, std::uint32_t slot,
-                                                    std::uint32_t matched, std::span<const BlockKey> rest) {
-  if (session.on(store::Switch::kReads)) co_return co_await store_.MatchRest(slot, matched, rest);
+                                                    std::uint32_t matched, std::span<const BlockKey> rest,
+                                                    store::Unmatched* unmatched) {
+  if (session.on(store::Switch::kReads)) co_return co_await store_.MatchRest(slot, matched, rest, unmatched);
   store_.NoteSwitchedOff(rest.size());
   co_return std::vector<MatchRun>();
 }
@@ -430,9 +434,13 @@ Task<Answer> Calls::Hold(Session& session, const wire::Submission& call) {
     const std::size_t in_index = matched;
     if (matched < chain.size()) {
       std::span<const BlockKey> rest = std::span(chain).subspan(matched);
-      Result<std::vector<MatchRun>> further = co_await FindRest(session, call.namespace_slot, matched, rest);
+      store::Unmatched unmatched;
+      Result<std::vector<MatchRun>> further =
+          co_await FindRest(session, call.namespace_slot, matched, rest, &unmatched);
       if (!further) co_return Fail(session, call, further.error());
-      matched += co_await AddRuns(executor_, runs, *further);
+      const std::uint32_t more = co_await AddRuns(executor_, runs, *further);
+      store_.NoteMisses(call.namespace_slot, rest, more, unmatched);
+      matched += more;
     }
     Result<catalog::LeaseId> lease = 0;
     if (matched > 0)

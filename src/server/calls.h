@@ -105,7 +105,8 @@ class Calls final {
   Answer Introduce(Session& session, const wire::Submission& call);
   // The store's MatchRest where reads are on for the session's engine; otherwise nothing, and it is counted.
   Task<Result<std::vector<MatchRun>>> FindRest(const Session& session, std::uint32_t slot,
-                                               std::uint32_t matched, std::span<const BlockKey> rest);
+                                               std::uint32_t matched, std::span<const BlockKey> rest,
+                                               store::Unmatched* unmatched);
   Task<Answer> Resize(Session& session, const wire::Submission& call);
   Task<Answer> DropNamed(Session& session, const wire::Submission& call, CallStations& stations);
   Task<Answer> Drain(Session& session, const wire::Submission& call);

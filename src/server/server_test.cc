@@ -652,6 +652,41 @@ TEST(Calls, AHoldMatchesTheRestItself) {
   EXPECT_EQ(CodeOf(client.Do(rest)), Code::kInvalid);
 }
 
+// Members that have a block more than the node.
+class OneMore final : public store::RemoteBlocks {
+ public:
+  Executor& executor() const { return *on; }
+  bool MayHaveMore(std::uint32_t, std::span<const BlockKey>, std::size_t) override { return true; }
+  Task<std::vector<MatchRun>> Match(std::uint32_t, std::span<const BlockKey>, std::size_t, Instant) override {
+    co_return std::vector<MatchRun>{{.blocks = 1, .where = Where::kPeer}};
+  }
+  bool Found(std::uint32_t, std::span<const catalog::BlockName>) const override { return false; }
+  Task<std::vector<store::RemoteMiss>> Bring(std::uint32_t, std::span<const catalog::BlockName>,
+                                             Instant) override {
+    co_return std::vector<store::RemoteMiss>();
+  }
+  Executor* on = nullptr;
+};
+
+TEST(Calls, WhatAMemberHasIsNoMissOfAMatch) {
+  OneMore members;
+  TestServer server({}, &members);
+  members.on = &server.loop->executor();
+  RawClient client = RawClient::In(server);
+  client.Attach();
+  client.Do(client.Put(1, 0, kBlock));
+  for (const std::uint64_t last : {2, 4}) {
+    const std::uint64_t before = server.store->counters().miss_unknown.value();
+    std::vector<wire::KeyItem> chain;
+    for (std::uint64_t n = 1; n <= last; ++n) chain.push_back(RawClient::Key(n));
+    const wire::Completion answer =
+        client.Do(client.With(wire::Op::kMatchRest, std::span<const wire::KeyItem>(chain)));
+    ASSERT_EQ(CodeOf(answer), Code::kOk) << client.ReplyText();
+    EXPECT_EQ(client.Reply<wire::MatchReply>().blocks, 2u);
+    EXPECT_EQ(server.store->counters().miss_unknown.value() - before, last - 2);
+  }
+}
+
 TEST(Calls, HintsOfAMatchAreCheckedAndChangeNoAnswer) {
   TestServer server;
   RawClient client = RawClient::In(server);

@@ -34,6 +34,7 @@
 #include "memory/slots.h"
 #include "server/server.h"
 #include "store/block_store.h"
+#include "store/remote_blocks.h"
 #include "wire/protocol.h"
 #include "wire/spec_wire.h"
 
@@ -68,7 +69,8 @@ class RawClient;
 
 class TestServer {
  public:
-  explicit TestServer(ServerOptions with = {}) : directory_(MakeDirectory()) {
+  explicit TestServer(ServerOptions with = {}, store::RemoteBlocks* of_others = nullptr)
+      : remote(of_others), directory_(MakeDirectory()) {
     options = with;
     options.socket = directory_ + "/socket";
     if (options.staging_budget_bytes == 0) options.staging_budget_bytes = 8u << 20;
@@ -111,7 +113,7 @@ class TestServer {
                          /*report=*/nullptr,
                          /*drop=*/nullptr,
                          /*resize=*/nullptr,
-                         /*remote=*/nullptr,
+                         remote,
                          /*drain=*/nullptr,
                          /*inquire=*/nullptr,
                          &slow_calls,
@@ -147,6 +149,7 @@ class TestServer {
     for (int quiet = 0; quiet < 200;) quiet = loop->PollOnce() ? 0 : quiet + 1;
   }
 
+  store::RemoteBlocks* const remote;
   const std::string& socket() const { return options.socket; }
   const ServerCounters& counters() const { return server->counters(); }
   // Lines come from the logger's thread, a little later.

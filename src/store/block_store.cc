@@ -361,8 +361,13 @@ void BlockStore::UseNamespace(const catalog::Caller& caller, std::uint32_t slot)
   rooms_->namespaces.Use(caller.owner, slot);
 }
 Task<Result<std::vector<MatchRun>>> BlockStore::MatchRest(std::uint32_t slot, std::uint32_t matched,
-                                                          std::span<const BlockKey> rest) {
-  return rooms_->matcher.MatchRest(slot, matched, rest);
+                                                          std::span<const BlockKey> rest,
+                                                          Unmatched* unmatched) {
+  return rooms_->matcher.MatchRest(slot, matched, rest, unmatched);
+}
+void BlockStore::NoteMisses(std::uint32_t slot, std::span<const BlockKey> rest, std::size_t had,
+                            Unmatched unmatched) {
+  rooms_->matcher.NoteMisses(slot, rest, had, unmatched);
 }
 
 std::optional<BlockLook> BlockStore::LookAt(std::uint32_t slot, const BlockKey& key) {

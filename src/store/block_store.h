@@ -109,9 +109,11 @@ class BlockStore final {
   void UseNamespace(const catalog::Caller& caller, std::uint32_t slot);
 
   // Readable blocks after the first `matched` of a chain, in any tier; those in the lower tier are fetched
-  // ahead as far as StoreOptions::read_ahead_bytes goes.
+  // ahead as far as StoreOptions::read_ahead_bytes goes. As Matcher::MatchRest and NoteMisses.
   Task<Result<std::vector<MatchRun>>> MatchRest(std::uint32_t slot, std::uint32_t matched,
-                                                std::span<const BlockKey> rest);
+                                                std::span<const BlockKey> rest,
+                                                Unmatched* unmatched = nullptr);
+  void NoteMisses(std::uint32_t slot, std::span<const BlockKey> rest, std::size_t had, Unmatched unmatched);
 
   // As Matcher::LookAt.
   std::optional<BlockLook> LookAt(std::uint32_t slot, const BlockKey& key);

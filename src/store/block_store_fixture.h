@@ -117,10 +117,12 @@ class BlockStoreTest : public testing::Test {
   std::uint32_t Match(std::uint64_t first, std::uint64_t last, std::uint32_t matched = 0) {
     std::vector<BlockKey> chain;
     for (std::uint64_t n = first; n <= last; ++n) chain.push_back(Key(n));
-    auto runs = t->Run(t->store->MatchRest(ns.slot, matched, chain));
+    Unmatched unmatched;
+    auto runs = t->Run(t->store->MatchRest(ns.slot, matched, chain, &unmatched));
     EXPECT_TRUE(runs.has_value());
     std::uint32_t blocks = 0;
     for (const MatchRun& run : *runs) blocks += run.blocks;
+    t->store->NoteMisses(ns.slot, chain, blocks, unmatched);
     return blocks;
   }
   Result<catalog::LeaseId> Hold(std::uint64_t first, std::uint64_t last, std::int64_t us = 1'000'000,

@@ -15,11 +15,11 @@ namespace cistern::store {
 // For each block of `rest`: how many blocks back from it each group has without a gap. A full group ends the
 // match at its first gap; a window only has to reach back its length, or to block 0.
 Task<Result<std::vector<MatchRun>>> Matcher::MatchRest(std::uint32_t slot, std::uint32_t matched,
-                                                       std::span<const BlockKey> rest) {
+                                                       std::span<const BlockKey> rest, Unmatched* unmatched) {
   const catalog::TreeId tree = context_.catalog.TreeOf(slot);
   if (context_.catalog.EntryOf(tree) == nullptr) co_return std::unexpected(UnknownNamespace(slot));
   if (!switches_.on(Switch::kReads, slot) || !term_.Serves(*context_.catalog.EntryOf(tree))) {
-    context_.counters.miss_off.Add(rest.size());
+    if (unmatched != nullptr) context_.counters.miss_off.Add(rest.size());
     co_return std::vector<MatchRun>();
   }
   const std::vector<catalog::Group> groups = context_.catalog.EntryOf(tree)->groups;
@@ -70,7 +70,7 @@ Task<Result<std::vector<MatchRun>>> Matcher::MatchRest(std::uint32_t slot, std::
     context_.steps.Count(static_cast<std::uint32_t>(groups.size()));
     if (expired) deletions_.Cut(block, residency::LossReason::kExpired);
     if (!full || expired) {
-      NoteMisses(tree, rest[i], expired, rest.size() - i);
+      if (unmatched != nullptr) *unmatched = {i, rest.size() - i, expired};
       break;
     }
     runs.Add(lower_bytes, lower_location, windows);
@@ -79,7 +79,7 @@ Task<Result<std::vector<MatchRun>>> Matcher::MatchRest(std::uint32_t slot, std::
   std::vector<MatchRun> found = runs.Take(lower_);
   std::size_t blocks = 0;
   for (const MatchRun& one : found) blocks += one.blocks;
-  context_.counters.found_below.Add(blocks);
+  if (unmatched != nullptr) context_.counters.found_below.Add(blocks);
   if (first_lower < blocks) fetcher_.ReadAhead(tree, rest.subspan(first_lower, blocks - first_lower));
   co_return found;
 }
@@ -105,6 +105,14 @@ std::optional<BlockLook> Matcher::LookAt(std::uint32_t slot, const BlockKey& key
   context_.steps.Count(static_cast<std::uint32_t>(1 + entry->groups.size()));
   if (full) look.here = in_memory ? Where::kMemory : Where::kFlash;
   return look;
+}
+
+void Matcher::NoteMisses(std::uint32_t slot, std::span<const BlockKey> rest, std::size_t had,
+                         Unmatched unmatched) {
+  const catalog::TreeId tree = context_.catalog.TreeOf(slot);
+  const std::size_t from = std::max(had, unmatched.from);
+  if (unmatched.blocks == 0 || from >= rest.size() || context_.catalog.EntryOf(tree) == nullptr) return;
+  NoteMisses(tree, rest[from], unmatched.expired && from == unmatched.from, rest.size() - from);
 }
 
 void Matcher::NoteMisses(catalog::TreeId tree, const BlockKey& first, bool expired, std::size_t count) {

@@ -44,9 +44,12 @@ class Matcher final {
 
   // Readable blocks after the first `matched` of a chain, in any tier; those in the lower tier are fetched
   // ahead. None where reads are switched off or the namespace is strict and not served, as for Hold, which is
-  // kMiss then.
+  // kMiss then. It is counted as a client's where `unmatched` is not null: what is left then, to be noted as
+  // missed (NoteMisses) unless another node has it. What others ask about is in no number.
   Task<Result<std::vector<MatchRun>>> MatchRest(std::uint32_t slot, std::uint32_t matched,
-                                                std::span<const BlockKey> rest);
+                                                std::span<const BlockKey> rest, Unmatched* unmatched);
+  // Of a client's match of `rest`, of which the first `had` were found, here or elsewhere.
+  void NoteMisses(std::uint32_t slot, std::span<const BlockKey> rest, std::size_t had, Unmatched unmatched);
   // Nothing is counted or fetched by it. None: there is no such namespace.
   std::optional<BlockLook> LookAt(std::uint32_t slot, const BlockKey& key);
   // Leases a matched chain (keys from block 0 on) until the deadline. kMiss if some of its blocks are lost

@@ -170,6 +170,8 @@ residency::Step Publisher::FindPresent(catalog::PutIndex put, const catalog::Nam
   if (const auto copy = context_.forest.See(*block, p.name.group)) {
     if (!context_.catalog.Expired(copy->expiry) && !removal_.Gone(*copy)) {
       if (p.conversation != 0) context_.conversations.Uses(p.name.tree, p.name.key, p.conversation);
+      for (const std::uint64_t conversation : p.also)
+        context_.conversations.Uses(p.name.tree, p.name.key, conversation);
       puts_.End(put, Code::kOk);
       return residency::Step::kWaits;
     }

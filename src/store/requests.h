@@ -74,4 +74,11 @@ struct AcquireGrant {
   std::vector<ViewGrant> views;
 };
 
+// What a match has left of the blocks behind those that the index had.
+struct Unmatched {
+  std::size_t from = 0;    // the first block that is not here
+  std::size_t blocks = 0;  // with those behind it; 0 also where reads are off
+  bool expired = false;    // the first is past its time
+};
+
 }  // namespace cistern::store

@@ -225,6 +225,23 @@ TEST_F(SourcePutsTest, TimeToLiveCountsFromWhenItWasAskedFor) {
   EXPECT_EQ(Finish(std::move(*over), std::move(facts)).code(), Code::kMiss);
 }
 
+TEST_F(SourcePutsTest, BlockThatIsHereByThenIsOfAllWhoUsedItAtItsSource) {
+  Make();
+  auto put = Begin(1, std::nullopt);
+  ASSERT_TRUE(put.has_value());
+  SourceFacts facts = Land(*put, 1);
+  PartWrite first = Part(1, std::nullopt);
+  first.conversation = 7;
+  ASSERT_EQ(WriteOne(std::move(first)).state, State::kPublished);
+  Admits admits;
+  admits.notes = {5, 6};
+  EXPECT_TRUE(Finish(std::move(*put), std::move(facts), admits).ok());
+  auto notes = t->store->source_puts().NotesOf(ns.slot, Key(1));
+  ASSERT_TRUE(notes.has_value());
+  std::ranges::sort(*notes);
+  EXPECT_EQ(*notes, (std::vector<std::uint64_t>{5, 6, 7}));
+}
+
 TEST_F(SourcePutsTest, WhatReplacesAnExpiredBlockDoesNotStandOnWhatLeftWithIt) {
   Make({}, WindowOnly());
   auto put = Begin(2, 1);
