@@ -308,7 +308,7 @@ void Cell::NoteChanges() {
   }
 }
 
-Task<void> Cell::Leave(Instant deadline) {
+Task<void> Cell::Leave(std::int64_t us) {
   tasks_.Drop();
   store_.drain().SetHandOver(nullptr);
   member_->SetListener(nullptr);
@@ -317,7 +317,7 @@ Task<void> Cell::Leave(Instant deadline) {
   co_await rails_->Close();
   // Before the others hear that it leaves: they wait for its acknowledgements no longer.
   store_.SetTerm({});
-  co_await member_->Leave(deadline);
+  co_await member_->Leave(executor().Now().PlusUs(us));
 }
 
 }  // namespace cistern::node

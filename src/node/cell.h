@@ -91,8 +91,9 @@ class Cell final {
   Task<Result<std::string>> Inquire(const server::ChainQuestion& question);
   // What is on its way from others ends now.
   void EndReads() { rails_->EndReads(); }
-  // No client is left.
-  Task<void> Leave(Instant deadline);
+  // No client is left. Giving the membership back has `us`, from when nothing is under way for others any more:
+  // who is read from meanwhile may wait for a device for seconds.
+  Task<void> Leave(std::int64_t us);
 
   const mesh::Member& member() const { return *member_; }
   const mesh::Sharing& sharing() const { return *sharing_; }

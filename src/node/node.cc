@@ -862,7 +862,7 @@ Task<void> Node::Core::TearDown(Executor& executor) {
   if (parts_->server) co_await parts_->server->Drain(executor.Now().PlusUs(drain_us_));
   co_await parts_->tasks->Close();
   parts_->registered.reset();
-  if (parts_->cell) co_await parts_->cell->Leave(executor.Now().PlusUs(kLeaveUs));
+  if (parts_->cell) co_await parts_->cell->Leave(kLeaveUs);
   if (parts_->store) {
     CancelToken closed(executor);
     Task<void> telling = TellWhatIsAwaited(closed);

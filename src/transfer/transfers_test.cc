@@ -15,6 +15,7 @@
 #include <map>
 
 #include "base/assert.h"
+#include "base/limits.h"
 #include "base/random_bytes.h"
 #include "transfer/moves.h"
 
