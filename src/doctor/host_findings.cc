@@ -8,6 +8,7 @@
 #include "arena/geometry.h"
 #include "base/format.h"
 #include "base/units.h"
+#include "node/flash_places.h"
 
 namespace cistern::doctor {
 namespace {
@@ -49,6 +50,13 @@ std::uint64_t FileBytes(const node::NodeOptions& options) {
   return geometry.file_bytes() + geometry.index_bytes();
 }
 
+// Bytes of the tables of what lies on flash, when it is full of small blocks.
+std::uint64_t TableBytes(const node::NodeOptions& options, std::uint64_t host_bytes) {
+  std::uint64_t flash = 0;
+  for (const FlashVolume& volume : options.flash) flash += volume.size_bytes;
+  return node::kLowerEntryBytes * node::LowerBlocksOf(flash, options.alignment, host_bytes);
+}
+
 const ArenaFacts* OwnArena(const HostFacts& facts, const node::NodeOptions& options) {
   const std::filesystem::path directory = std::filesystem::path(options.memory_dir) / options.tenant;
   for (const ArenaFacts& arena : facts.arenas) {
@@ -60,11 +68,13 @@ const ArenaFacts* OwnArena(const HostFacts& facts, const node::NodeOptions& opti
 
 Finding Memory(const HostFacts& facts, const node::NodeOptions& options) {
   const std::uint64_t files = FileBytes(options);
-  const std::uint64_t all = files + options.memory_bytes / 16 * kBesideOf16;
   const memory::HostMemory& has = facts.memory;
+  const std::uint64_t tables = TableBytes(options, has.limit_bytes);
+  const std::uint64_t all = files + options.memory_bytes / 16 * kBesideOf16 + tables;
   Finding finding{.name = "memory",
                   .value = Text(RoughSizeText(files), " for arena and index, ", RoughSizeText(all),
-                                " with all sessions and staging"),
+                                " with all sessions and staging",
+                                tables > 0 ? Text(", and the tables of flash") : std::string()),
                   .limit = Text(RoughSizeText(has.limit_bytes),
                                 has.cgroup.empty() ? std::string(" of the host") : " by cgroup " + has.cgroup,
                                 ", ", RoughSizeText(has.available_bytes), " available")};

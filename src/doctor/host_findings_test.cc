@@ -89,6 +89,19 @@ TEST(HostFindings, ALimitThatLeavesNoRoomBesideTheArenaIsAWarning) {
   ExpectMend(Of("memory", facts), Verdict::kWarning, "lower `memory` to 7.19GiB");
 }
 
+TEST(HostFindings, TheTablesOfFlashCountAsMemory) {
+  HostFacts facts = Sound();
+  facts.memory = {.limit_bytes = 16 * kGiB, .available_bytes = 16 * kGiB, .cgroup = "/sys/fs/cgroup/pod"};
+  node::NodeOptions options = Options();
+  options.memory_bytes = 12 * kGiB;
+  options.alignment = 512;
+  EXPECT_EQ(Of(FindingsOfHost(facts, options), "memory").verdict, Verdict::kOk);
+  options.flash = {{"/mnt/nvme", 400 * kGiB}};
+  const Finding finding = Of(FindingsOfHost(facts, options), "memory");
+  ExpectMend(finding, Verdict::kWarning, "lower `memory`");
+  EXPECT_THAT(finding.value, HasSubstr("tables of flash"));
+}
+
 TEST(HostFindings, MemoryThatOthersTookIsAProblemUnlessItIsTheNodesOwnArena) {
   HostFacts facts = Sound();
   facts.memory.available_bytes = kGiB;

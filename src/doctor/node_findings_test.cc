@@ -174,5 +174,16 @@ TEST(NodeFindings, EachCounterThatShouldStayZeroIsNamedWithItsCount) {
                                          "warning store.busy = 9"));
 }
 
+// What was dropped or expired is not believed either, and nothing is wrong.
+TEST(NodeFindings, AStartThatBelievedNothingIsAWarningAndOneThatLeftSomeOutIsNot) {
+  const auto restart = [](const std::string& recovered) {
+    const std::string store = R"("recovery_refused":5,"recovered":)" + recovered;
+    return std::ranges::count(FindingsOfNode(Status("", store), Sound(), std::nullopt), "restart",
+                              &Finding::name);
+  };
+  EXPECT_EQ(restart("0"), 1);
+  EXPECT_EQ(restart("3"), 0);
+}
+
 }  // namespace
 }  // namespace cistern::doctor

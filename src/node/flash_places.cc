@@ -168,14 +168,16 @@ Result<Fd> ClaimDevice(const FlashVolume& volume, const flash::FlashDeviceOption
            error == EBUSY ? ": it is mounted, or another node or program has it; name another" : ""));
 }
 
+std::uint32_t LowerBlocksOf(std::uint64_t flash_bytes, std::uint32_t alignment, std::uint64_t host_bytes) {
+  const std::uint64_t smallest = 2 * std::uint64_t{alignment};  // a body and its seal
+  return static_cast<std::uint32_t>(
+      std::min<std::uint64_t>({flash_bytes / smallest, host_bytes / 8 / kLowerEntryBytes, UINT32_MAX / 2}));
+}
+
 std::uint32_t MaxLowerBlocks(const FlashPlaces& places, std::uint32_t alignment) {
-  constexpr std::uint64_t kEntryBytes = 64;  // of a block, at most
   if (places.devices.empty()) return 0;
-  std::uint64_t blocks = places.bytes / (2 * alignment);  // a body and its seal
-  if (Result<memory::HostMemory> memory = memory::ReadHostMemory()) {
-    blocks = std::min(blocks, memory->limit_bytes / 8 / kEntryBytes);
-  }
-  return static_cast<std::uint32_t>(std::min<std::uint64_t>(blocks, UINT32_MAX / 2));
+  const Result<memory::HostMemory> memory = memory::ReadHostMemory();
+  return LowerBlocksOf(places.bytes, alignment, memory ? memory->limit_bytes : UINT64_MAX);
 }
 
 std::optional<std::size_t> DeviceNamed(const NodeOptions& options, const FlashPlaces& places,

@@ -32,8 +32,11 @@ Result<FlashPlaces> FindFlashPlaces(const NodeOptions& options, FindsFor what = 
 // by now. `device` is the one of places that `volume` became.
 Result<Fd> ClaimDevice(const FlashVolume& volume, const flash::FlashDeviceOptions& device);
 
-// How many blocks on flash the node keeps in its tables: as many as the smallest would be, as long as their
-// entries take no more than an eighth of what the host gives. `alignment` is the arena's.
+// How many blocks on so much flash the node keeps in its tables: as many as the smallest would be, as long as
+// their entries take no more than an eighth of what the host gives. `alignment` is the arena's.
+inline constexpr std::uint64_t kLowerEntryBytes = 64;  // of a block of one group
+std::uint32_t LowerBlocksOf(std::uint64_t flash_bytes, std::uint32_t alignment, std::uint64_t host_bytes);
+// The same on this host.
 std::uint32_t MaxLowerBlocks(const FlashPlaces& places, std::uint32_t alignment);
 
 // Which of `places.devices` a person means by `path`, as it stands in the options or as the tier has it. By
