@@ -14,8 +14,7 @@ Result<Interrupt> Interrupt::Open() {
   Interrupt interrupt;
   sigset_t signals;
   sigemptyset(&signals);
-  sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGTERM);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) sigaddset(&signals, signal);
   pthread_sigmask(SIG_BLOCK, &signals, &interrupt.before_);
   interrupt.fd_ = Fd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!interrupt.fd_.valid()) {
@@ -34,6 +33,8 @@ bool Interrupt::Seen() {
   signalfd_siginfo info;
   if (!seen_ && read(fd_.get(), &info, sizeof(info)) == sizeof(info)) {
     seen_ = true;
+    // What is printed on the way to the end is nobody's.
+    if (info.ssi_signo == SIGPIPE) std::signal(SIGPIPE, SIG_IGN);
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
   return seen_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ctrl-C (and SIGTERM) as something to look at instead of the end. Once it was seen, the next one ends the
-// process as ever.
+// Ctrl-C, SIGTERM, a terminal that was closed and an output that nobody reads any more, as something to look
+// at instead of the end. Once one was seen, the next one ends the process as ever.
 #pragma once
 
 #include <csignal>
@@ -12,7 +12,7 @@ namespace cistern {
 
 class Interrupt {
  public:
-  // Blocks both signals in this thread and those that it starts, until it goes.
+  // Blocks these signals in this thread and those that it starts, until it goes.
   static Result<Interrupt> Open();
   Interrupt(Interrupt&& other) noexcept = default;
   Interrupt& operator=(Interrupt&&) = delete;

@@ -43,6 +43,19 @@ class WhatANodeDoes(CliTest):
             bench.stdout.close()
             self.assertEqual(list(self.directory.iterdir()), [])
 
+    def test_a_demo_that_nobody_reads_and_one_whose_terminal_is_closed_leave_nothing(self) -> None:
+        words = ("--sessions", "5000", "--memory", "128MiB", "--flash", "256MiB", "--flash-dir", self.directory)
+        for hangs_up in (False, True):
+            demo = subprocess.Popen([BIN / "cistern-demo", *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            assert demo.stdout is not None
+            demo.stdout.readline()
+            if hangs_up:
+                demo.send_signal(signal.SIGHUP)
+                demo.stdout.read()
+            demo.stdout.close()
+            self.assertEqual(demo.wait(TIMEOUT_S), 1)
+            self.assertEqual(list(self.directory.iterdir()), [])
+
     def test_a_put_reads_no_more_than_a_block_may_have(self) -> None:
         node = self.node()
         put = node.cistern("put", "--namespace", "demo", KEYS[0], "/dev/zero")
