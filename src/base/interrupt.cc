@@ -33,8 +33,10 @@ bool Interrupt::Seen() {
   signalfd_siginfo info;
   if (!seen_ && read(fd_.get(), &info, sizeof(info)) == sizeof(info)) {
     seen_ = true;
-    // What is printed on the way to the end is nobody's.
-    if (info.ssi_signo == SIGPIPE) std::signal(SIGPIPE, SIG_IGN);
+    // A shell and the kernel both tell of a closed terminal, and what is printed on the way to the end is
+    // nobody's.
+    std::signal(SIGHUP, SIG_IGN);
+    std::signal(SIGPIPE, SIG_IGN);
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
   return seen_;

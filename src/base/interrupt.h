@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ctrl-C, SIGTERM, a terminal that was closed and an output that nobody reads any more, as something to look
-// at instead of the end. Once one was seen, the next one ends the process as ever.
+// at instead of the end. Once one was seen, the next Ctrl-C or SIGTERM ends the process as ever.
 #pragma once
 
 #include <csignal>

@@ -4,6 +4,7 @@
 Usage: cli_test.py BIN_DIR [unittest arguments]
 """
 
+import errno
 import itertools
 import json
 import os
@@ -211,16 +212,27 @@ class WhatANodeDoes(CliTest):
         key = self.directory / "key"
         os.mkfifo(key, 0o600)
         where = ("--memory", "128MiB", "--memory-dir", self.directory / "m", "--socket", self.directory / "s")
-        cell = ("--cell", "http://127.0.0.1:1", "--cell-address", "127.0.0.1:7401", "--cell-key", key)
+        cell = ("--cell", "http://127.0.0.1:1", "--cell-address", "127.0.0.1:7401", "--cell-key", key, "--member", "a")
         for number in (signal.SIGTERM, signal.SIGINT):
             words = [str(word) for word in (BIN / "cisternd", *where, *cell)]
             with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
                 self.addCleanup(process.kill)
-                with open(key, "w"):  # is open once the node reads it, which waits for what nobody writes
-                    process.send_signal(number)
-                    self.assertEqual(process.wait(TIMEOUT_S), 0)
+                writes = self.opened_by(process, key)  # who reads it waits for what nobody writes
+                process.send_signal(number)
+                self.assertEqual(process.wait(TIMEOUT_S), 0)
+                os.close(writes)
                 assert process.stderr is not None
                 self.assertIn("ended while it started", process.stderr.read())
+
+    def opened_by(self, process: subprocess.Popen[str], fifo: pathlib.Path) -> int:
+        """Its end to write to, once the process has opened it."""
+        while process.poll() is None:
+            try:
+                return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+            except OSError as error:
+                self.assertEqual(error.errno, errno.ENXIO)
+        assert process.stderr is not None
+        raise AssertionError(f"it ended: {process.stderr.read()}")
 
     def test_each_program_says_its_release_and_so_does_the_node(self) -> None:
         said = {run(*words, "--version").stdout for words in [("cistern",), ("cistern", "status"), ("cisternd",)]}
