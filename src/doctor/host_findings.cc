@@ -89,7 +89,7 @@ Finding Memory(const HostFacts& facts, const node::NodeOptions& options) {
   } else if (all > has.limit_bytes) {
     finding.verdict = Verdict::kWarning;
     finding.mend = Text("puts of many sessions at once may pass the limit: lower `memory` to ",
-                        RoughSizeText(has.limit_bytes / 5 * 4), ", or raise the limit");
+                        RoughSizeText((has.limit_bytes - tables) / 5 * 4), ", or raise the limit");
   }
   return finding;
 }

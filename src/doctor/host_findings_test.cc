@@ -98,7 +98,7 @@ TEST(HostFindings, TheTablesOfFlashCountAsMemory) {
   EXPECT_EQ(Of(FindingsOfHost(facts, options), "memory").verdict, Verdict::kOk);
   options.flash = {{"/mnt/nvme", 400 * kGiB}};
   const Finding finding = Of(FindingsOfHost(facts, options), "memory");
-  ExpectMend(finding, Verdict::kWarning, "lower `memory`");
+  ExpectMend(finding, Verdict::kWarning, "lower `memory` to 11.1");
   EXPECT_THAT(finding.value, HasSubstr("tables of flash"));
 }
 

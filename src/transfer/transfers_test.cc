@@ -190,7 +190,7 @@ TEST_F(TransfersTest, Promise2WhatIsHeldIsSeenWhenItIsPublished) {
 }
 
 TEST_F(TransfersTest, PagesThatAreLargerThanAPartMayBeAreRefusedAtOnce) {
-  Pool pool(1, kMaxBodyBytes + 4096, 1);
+  Pool pool(1, kMaxBodyBytes + 4096, 2);
   Begin(0);
   EXPECT_EQ(transfers->Submit(SaveOf(pool, 1, {1})).error().code(), Code::kInvalid);
   EXPECT_EQ(transfers->Submit(MoveOf<PageLoad>(pool, 1, {1})).error().code(), Code::kInvalid);
