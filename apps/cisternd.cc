@@ -49,8 +49,8 @@ void TellSupervisor(std::string_view state) {
                              reinterpret_cast<const sockaddr*>(&address), bytes));
 }
 
-// Ends the process at a signal as long as this lives: while the node starts nobody is served, what it holds
-// is found again as after a kill, and a start may wait for a device or a file for as long as that likes.
+// Ends the process at a signal until it is over: while the node starts nobody is served, what it holds is
+// found again as after a kill, and a start may wait for a device or a file for as long as that likes.
 class EndsAtOnce {
  public:
   explicit EndsAtOnce(const sigset_t& signals)
@@ -58,14 +58,15 @@ class EndsAtOnce {
         over_(::eventfd(0, EFD_CLOEXEC)),
         thread_([this] { Await(); }) {}
   ~EndsAtOnce() {
-    ::eventfd_write(over_.get(), 1);
+    Over();
     thread_.join();
   }
+  // A signal that comes from now on is left for who serves.
+  void Over() const { ::eventfd_write(over_.get(), 1); }
   EndsAtOnce(const EndsAtOnce&) = delete;
   EndsAtOnce& operator=(const EndsAtOnce&) = delete;
 
  private:
-  // A signal that comes with the end of the start is left for who serves.
   void Await() const {
     pollfd fds[] = {{.fd = signals_.get(), .events = POLLIN}, {.fd = over_.get(), .events = POLLIN}};
     while (::poll(fds, 2, -1) < 0) {
@@ -160,6 +161,7 @@ int Run(int argc, const char* const* argv) {
   options.huge_page_program = "/proc/self/exe";
   Result<std::unique_ptr<node::Node>> node = [&] {
     const EndsAtOnce at_once(ends);
+    options.on_serves = [&at_once] { at_once.Over(); };
     return node::Node::Start(options);
   }();
   if (!node) return Complain("cisternd", node.error());

@@ -436,6 +436,7 @@ Task<Status> Node::Core::SetUp(Executor& executor) {
     Status joined = co_await JoinCell();
     if (!joined.ok()) co_return joined;
   }
+  if (options_.on_serves) std::exchange(options_.on_serves, nullptr)();
   if (Status status = OpenDoor(); !status.ok()) co_return status;
   memory::ArenaBacking& backing =
       parts.registered ? *parts.registered : static_cast<memory::ArenaBacking&>(*file_);

@@ -58,6 +58,8 @@ struct NodeOptions : OpenOptions {
   // Called once, by the core's thread, which it must not keep, when the node is to end by itself: ok after it
   // lingered, an error where what it stands on is lost.
   std::function<void(const Status& why)> on_ends;
+  // Called once, by the core's thread, before the first client may come: what the start waited for is over.
+  std::function<void()> on_serves;
   // Where settings were given, by name: "FILE:LINE", or the flag. One that is not here has its default.
   std::map<std::string, std::string, std::less<>> origins;
 };
