@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from . import _native
 from . import store as blocking
+from .errors import Invalid
 from .hints import Hints
 from .namespace import NamespaceSpec
 from .store import (
@@ -258,6 +259,10 @@ class Store(Handle):
         return blocking._state(await asyncio.to_thread(self._native.status, deadline_us))
 
 
+KEPT = 2048
+"""Reports that nobody has asked for, at most: twice what a queue has by default."""
+
+
 class Transfers:
     """Transfers whose reports are awaited one by one. Submit with `transfers`, which must not be polled by
     anybody else.
@@ -270,6 +275,7 @@ class Transfers:
         self.transfers = transfers
         self._loop = asyncio.get_running_loop()
         self._reports: dict[int, Done] = {}
+        """That nobody awaited when they came, oldest first; KEPT at most."""
         self._waiting: dict[int, asyncio.Future[Done]] = {}
         """Each for all who await that transfer."""
         self._loop.add_reader(transfers.event_fd(), self._arrived)
@@ -280,15 +286,24 @@ class Transfers:
             future = self._waiting.pop(done.id, None)
             if future is not None:
                 future.set_result(done)
+        while len(self._reports) > KEPT:
+            self._reports.pop(next(iter(self._reports)))
 
     async def of(self, id: int) -> Done:
-        """The transfer's report, which it gives once, to all who await it then."""
-        if id not in self._reports:
-            future = self._waiting.get(id) or self._waiting.setdefault(id, self._loop.create_future())
-            done = await asyncio.shield(future)  # one who gives up gives up nothing of the others
-            self._reports.pop(id, None)
-            return done
-        return self._reports.pop(id)
+        """The transfer's report, which it gives once, to all who await it then. Of reports that nobody asked for the
+        newest 2,048 are kept. Raises Invalid for an id of which no report comes any more."""
+        if id in self._reports:
+            return self._reports.pop(id)
+        future = self._waiting.get(id)
+        if future is None:
+            if not self.transfers.is_in_flight(id):
+                raise Invalid(
+                    f"transfer {id}: no such transfer is in flight, or its report was given or forgotten: await it once"
+                )
+            future = self._waiting[id] = self._loop.create_future()
+        done = await asyncio.shield(future)  # one who gives up gives up nothing of the others
+        self._reports.pop(id, None)
+        return done
 
     async def close(self) -> None:
         """Closes the transfers; what was waited for is reported."""

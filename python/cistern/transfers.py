@@ -220,6 +220,10 @@ class Transfers:
         """Submitted and not yet given out by poll() or wait()."""
         return self._native.in_flight()
 
+    def is_in_flight(self, id: int) -> bool:
+        """Whether this one is: its report is still to be given out."""
+        return self._native.is_in_flight(id)
+
     def event_fd(self) -> int:
         """Readable while poll() has something to give, and at times when it has nothing; for epoll and asyncio.
         Owned by this object."""

@@ -217,6 +217,7 @@ class TransfersHandle final {
   }
   bool Cancel(std::uint64_t id) { return transfers_->Cancel(id); }
   std::size_t in_flight() const { return transfers_->in_flight(); }
+  bool IsInFlight(std::uint64_t id) const { return transfers_->IsInFlight(id); }
   int event_fd() const { return transfers_->event_fd(); }
   void Close() {
     const WithoutGil without;
@@ -293,6 +294,7 @@ void BindTransfers(nb::module_& m) {
       .def("wait_pages", &TransfersHandle::WaitPages, none(), nb::arg())
       .def("cancel", &TransfersHandle::Cancel)
       .def("in_flight", &TransfersHandle::in_flight)
+      .def("is_in_flight", &TransfersHandle::IsInFlight, nb::arg("id"))
       .def("event_fd", &TransfersHandle::event_fd)
       .def("close", &TransfersHandle::Close);
 }

@@ -188,6 +188,28 @@ def test_closing_a_store_again_leaves_the_number_of_its_descriptor_to_its_new_ow
     go(work())
 
 
+def test_promise5_of_reports_that_nobody_awaits_the_newest_are_kept(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aio, "KEPT", 4)
+
+    async def work() -> None:
+        async with await aio.connect(node.socket) as store:
+            namespace = await store.attach(SPEC)
+            pages = cistern.Pages.over([bytearray(4000)], [(0, 0, 400, 400)], 10)
+            reports = aio.Transfers(cistern.Transfers(store))
+            ids = [reports.transfers.submit_load(namespace, KEYS[:1], pages, [0]) for _ in range(12)]
+            while reports.transfers.in_flight:
+                await asyncio.sleep(0)
+            assert (await reports.of(ids[-1])).id == ids[-1]
+            for gone in (ids[0], ids[-1], ids[-1] + 1):  # forgotten, given, and none
+                with pytest.raises(cistern.Invalid, match=f"transfer {gone}"):
+                    await reports.of(gone)
+            await reports.close()
+
+    go(work())
+
+
 def test_tasks_that_await_one_transfer_all_have_its_report(node: Node) -> None:
     async def work() -> None:
         async with await aio.connect(node.socket) as store:

@@ -275,6 +275,10 @@ class Transfers::Shared final {
     std::lock_guard lock(mutex_);
     return entries_.size() + done_.size();
   }
+  bool IsInFlight(std::uint64_t id) const {
+    std::lock_guard lock(mutex_);
+    return entries_.contains(id) || std::ranges::find(done_, id, &TransferDone::id) != done_.end();
+  }
 
   void Close() {
     {
@@ -542,6 +546,7 @@ bool Transfers::WaitPages(std::optional<std::span<const std::uint64_t>> ids, std
 }
 bool Transfers::Cancel(std::uint64_t id) { return !shared_->forked() && shared_->Cancel(id); }
 std::size_t Transfers::in_flight() const { return shared_->forked() ? 0 : shared_->in_flight(); }
+bool Transfers::IsInFlight(std::uint64_t id) const { return !shared_->forked() && shared_->IsInFlight(id); }
 int Transfers::event_fd() const { return shared_->event_fd(); }
 void Transfers::Close() {
   if (!shared_->forked()) shared_->Close();

@@ -95,8 +95,9 @@ class Transfers final {
   bool WaitPages(std::optional<std::span<const std::uint64_t>> ids, std::int64_t timeout_us);
   // Asks it to end early; it is reported all the same, what was not done yet kTooLate. False: not in flight.
   bool Cancel(std::uint64_t id);
-  // Submitted and not yet given out.
+  // Submitted and not yet given out: how many, and whether this one.
   std::size_t in_flight() const;
+  bool IsInFlight(std::uint64_t id) const;
   // Readable while Poll has something to give, and at times when it has nothing. Owned by this.
   int event_fd() const;
   // Cancels all, waits until nothing touches the pages any more, ends the threads. Poll still gives what is
