@@ -601,12 +601,12 @@ Task<void> PeerReader::FetchAll(std::shared_ptr<Fetch> fetching) {
     }
     if (more && !full && !early && under_way.size() < PeerReadLimits::kBatches) {
       // Who was found has been asked. A run outlives its member, which nobody would forget again.
-      if (parts_.peers.Find(fetch.run->peer) == nullptr) {
+      Peer* const peer = parts_.peers.Find(fetch.run->peer);
+      if (peer == nullptr) {
         fetch.failed = Status(Code::kGone, "read from a peer: it is no more");
         continue;
       }
-      auto batch = std::make_shared<Batch>(*this, parts_.peers.Of(fetch.run->peer),
-                                           fetch.run->FromFlash(fetch.blocks[fetch.next]));
+      auto batch = std::make_shared<Batch>(*this, *peer, fetch.run->FromFlash(fetch.blocks[fetch.next]));
       const std::size_t from = fetch.next;
       const Status prepared = co_await Prepare(fetch, batch, under_way.empty());
       full = prepared.code() == Code::kBusy && !(under_way.empty() && batch->blocks.empty());
