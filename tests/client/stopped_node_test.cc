@@ -135,61 +135,63 @@ TEST_F(Stopped, TheEventDescriptorTellsThatTheNodeDiedThoughAForkedChildHasItsSo
   EXPECT_EQ(store_->StatusJson(60'000'000).error().code(), Code::kGone);
 }
 
-// The thread that waits sleeps for the signal that the descriptor is made of from then on.
-TEST_F(Stopped, AnEventDescriptorThatIsAskedForWhileAThreadWaitsMissesNoAnswer) {
-  const BlockKey key = KeyOf(1);
-  for (int round = 0; round < 20; ++round) {
+// A client of its own whose event descriptor nobody has yet, and a thread that sleeps in its call to the
+// node, which stands.
+class SleepingCall : public Stopped {
+ protected:
+  void Begin(std::int64_t deadline_us) {
     ConnectOptions connect;
     connect.socket = options_.socket;
     connect.deadline_us = 60'000'000;
-    Store store = *Store::Connect(connect);
-    const Namespace ns = AttachTest(store);
+    own_.emplace(*Store::Connect(connect));
+    own_ns_ = AttachTest(*own_);
     Stop();
+    answered_ = false;
     std::atomic<pid_t> thread = 0;
-    std::thread waits([&] {
+    waits_ = std::thread([&, deadline_us] {
       thread = gettid();
-      EXPECT_TRUE(store.Touch(ns, std::span(&key, 1), 60'000'000).Wait().has_value());
+      EXPECT_TRUE(own_->Touch(own_ns_, std::span(&key_, 1), deadline_us).Wait().has_value());
+      answered_ = true;
     });
     Until([&] { return thread != 0 && Sleeps(thread); });
-    pollfd events{.fd = store.event_fd(), .events = POLLIN, .revents = 0};
-    store.Poll(nullptr);
-    Ticket<std::uint32_t> ticket = store.Touch(ns, std::span(&key, 1), 60'000'000);
+  }
+
+  const BlockKey key_ = KeyOf(1);
+  std::optional<Store> own_;
+  Namespace own_ns_;
+  std::atomic<bool> answered_ = false;
+  std::thread waits_;
+};
+
+// The thread that waits sleeps for the signal that the descriptor is made of from then on.
+TEST_F(SleepingCall, AnEventDescriptorThatIsAskedForMeanwhileMissesNoAnswer) {
+  for (int round = 0; round < 20; ++round) {
+    Begin(60'000'000);
+    pollfd events{.fd = own_->event_fd(), .events = POLLIN, .revents = 0};
+    own_->Poll(nullptr);
+    Ticket<std::uint32_t> ticket = own_->Touch(own_ns_, std::span(&key_, 1), 60'000'000);
     GoOn();
-    waits.join();
+    waits_.join();
     std::vector<std::uint64_t> ready;
     while (ready.empty()) {
       ASSERT_EQ(poll(&events, 1, 10'000), 1) << "round " << round;
-      store.Poll(&ready);
+      own_->Poll(&ready);
     }
     EXPECT_EQ(ready, std::vector{ticket.id()});
   }
 }
 
 // Who polls meanwhile takes nothing that a sleeping thread is to be woken by.
-TEST_F(Stopped, WhoPollsFromAnEventDescriptorsBeginOnTakesNoSignalOfAThreadThatSleeps) {
-  const BlockKey key = KeyOf(1);
+TEST_F(SleepingCall, WhoPollsFromAnEventDescriptorsBeginOnTakesNoSignalOfIt) {
   for (int round = 0; round < 20; ++round) {
-    ConnectOptions connect;
-    connect.socket = options_.socket;
-    connect.deadline_us = 60'000'000;
-    Store store = *Store::Connect(connect);
-    const Namespace ns = AttachTest(store);
-    Stop();
-    std::atomic<pid_t> thread = 0;
-    std::atomic<bool> answered = false;
-    std::thread waits([&] {
-      thread = gettid();
-      EXPECT_TRUE(store.Touch(ns, std::span(&key, 1), 3'600'000'000).Wait().has_value());
-      answered = true;
-    });
-    Until([&] { return thread != 0 && Sleeps(thread); });
-    store.event_fd();
+    Begin(3'600'000'000);
+    own_->event_fd();
     GoOn();
     Until([&] {
-      store.Poll(nullptr);
-      return answered.load();
+      own_->Poll(nullptr);
+      return answered_.load();
     });
-    waits.join();
+    waits_.join();
   }
 }
 
