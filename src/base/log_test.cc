@@ -61,12 +61,12 @@ TEST(Log, ItsEndWaitsForNobodyWhoDoesNotReadStandardError) {
   auto logger = Logger::ToStderr(LogLevel::kInfo);
   logger->Log(LogLevel::kInfo, "nobody takes this");
   logger.reset();
-  EXPECT_GE(::dup2(before.get(), STDERR_FILENO), 0);
   // Its thread is let go of.
   std::string said;
   std::array<char, 4096> piece{};
   for (ssize_t got = 1; got > 0; said.append(piece.data(), got > 0 ? static_cast<std::size_t>(got) : 0))
     got = ::read(reads.get(), piece.data(), said.ends_with('\n') ? 0 : piece.size());
+  EXPECT_GE(::dup2(before.get(), STDERR_FILENO), 0);
   EXPECT_NE(said.find("nobody takes this"), std::string::npos);
 }
 
