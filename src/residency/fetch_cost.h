@@ -2,6 +2,9 @@
 // What a fetch takes beside its read of the tier: finding room, the check that is not done when the last byte
 // comes, publishing. The tier's estimate knows nothing of it, and on a fast device it is a good part of the
 // whole. Pure; follows the middle of what fetches took, by their bytes and by how many were under way.
+//
+// A cost that keeps every reader away would stay what it is, since only fetches teach. So where none told for
+// kRestUs no more is expected than of the read: that fetch tells.
 #pragma once
 
 #include <algorithm>
@@ -10,12 +13,17 @@
 #include <cmath>
 #include <cstdint>
 
+#include "base/clock.h"
+
 namespace cistern::residency {
 
 class FetchCost final {
  public:
-  // Of a fetch of so many bytes that would begin while `under_way` others are; 0 until something was learned.
-  double Us(std::uint64_t bytes, std::size_t under_way) const {
+  static constexpr std::int64_t kRestUs = 1'000'000;
+
+  // Of a fetch of so many bytes, whose read is to take `read_us`, that would begin while `under_way` others
+  // are; 0 until something was learned.
+  double Us(std::uint64_t bytes, std::size_t under_way, double read_us, Instant now) const {
     const std::size_t size = SizeOf(bytes), others = OthersOf(under_way);
     // The nearest size that was seen, with as many others, then with fewer or more.
     for (std::size_t far = 0; far < kOthers; ++far) {
@@ -23,15 +31,18 @@ class FetchCost final {
         if (at >= kOthers) continue;
         for (std::size_t off = 0; off < kSizes; ++off) {
           for (const std::size_t near : {size - off, size + off}) {
-            if (near < kSizes && costs_[at][near].seen > 0) return costs_[at][near].us;
+            if (near >= kSizes || costs_[at][near].seen == 0) continue;
+            const Cost& cost = costs_[at][near];
+            return now.UsSince(cost.told) > kRestUs ? std::min<double>(cost.us, read_us) : cost.us;
           }
         }
       }
     }
     return 0;
   }
-  void Took(std::uint64_t bytes, std::size_t under_way, double us) {
+  void Took(std::uint64_t bytes, std::size_t under_way, double us, Instant now) {
     Cost& cost = costs_[OthersOf(under_way)][SizeOf(bytes)];
+    cost.told = now;
     us = std::max(us, 0.1);
     if (cost.seen == 0) cost.us = static_cast<float>(us);
     const double share = std::max(kShare, 1.0 / (++cost.seen));
@@ -46,6 +57,7 @@ class FetchCost final {
   struct Cost {
     float us = 0;
     std::uint32_t seen = 0;
+    Instant told;
   };
   static std::size_t SizeOf(std::uint64_t bytes) {
     return std::min<std::size_t>(std::bit_width(std::max<std::uint64_t>(bytes, 1) >> 12), kSizes - 1);

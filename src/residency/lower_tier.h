@@ -47,14 +47,16 @@ class LowerTier final {
   // Tier::kNever where there is no tier to read from.
   std::int64_t ReadyInUs(const tier::Location& location, std::uint64_t bytes) const {
     const std::int64_t us = tier_ == nullptr ? tier::Tier::kNever : tier_->EstimateUs(location, bytes);
-    return us == tier::Tier::kNever ? us : us + static_cast<std::int64_t>(cost_.Us(bytes, fetches_));
+    if (us == tier::Tier::kNever) return us;
+    return us + static_cast<std::int64_t>(
+                    cost_.Us(bytes, fetches_, static_cast<double>(us), tasks_.executor().Now()));
   }
   // A fetch began; how many others were under way.
   std::size_t FetchBegan() { return fetches_++; }
   // It ended: what it took beside the read, none where that says nothing.
   void FetchEnded(std::uint64_t bytes, std::size_t others, std::optional<double> beside_us) {
     --fetches_;
-    if (beside_us) cost_.Took(bytes, others, *beside_us);
+    if (beside_us) cost_.Took(bytes, others, *beside_us, tasks_.executor().Now());
   }
 
   // Whether what lies there cannot be read any more: its device left service, and nobody has come by yet.
