@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdint>
@@ -24,7 +25,6 @@
 namespace cistern {
 namespace {
 
-constexpr std::int64_t kLookUs = 200;
 constexpr int kSignalled = 128;  // and the signal, as shells say it
 
 struct PauseOptions {
@@ -47,12 +47,15 @@ class Pauses {
     next_ = clock_.Now().PlusUs(Gap());
     for (;;) {
       bool any = false;
-      if (const std::optional<int> code = TakeStops(program, &any)) return *code;
+      if (const std::optional<int> code = TakeStops(program, &any)) {
+        std::fprintf(stderr, "pauses: %llu\n", static_cast<unsigned long long>(count_));
+        return *code;
+      }
       const Instant now = clock_.Now();
       for (auto& [id, thread] : threads_)
         if (thread.stands && now >= thread.until) Continue(id, thread);
       if (now >= next_) PauseOne(now);
-      if (!any) ::usleep(kLookUs);
+      if (!any) AwaitStop(now);
     }
   }
 
@@ -62,8 +65,13 @@ class Pauses {
     std::vector<char*> arguments;
     for (std::string& argument : options_.program) arguments.push_back(argument.data());
     arguments.push_back(nullptr);
+    ::sigemptyset(&child_);
+    ::sigaddset(&child_, SIGCHLD);
+    ::sigset_t before;
+    ::sigprocmask(SIG_BLOCK, &child_, &before);
     const pid_t program = ::fork();
     if (program == 0) {
+      ::sigprocmask(SIG_SETMASK, &before, nullptr);
       ::raise(SIGSTOP);
       ::execvp(arguments[0], arguments.data());
       std::fprintf(stderr, "pauses: %s: %s\n", arguments[0], std::strerror(errno));
@@ -107,6 +115,15 @@ class Pauses {
       ::ptrace(PTRACE_CONT, id, nullptr, event != 0 ? 0 : signal);
     }
   }
+  // Or until a pause begins or ends.
+  void AwaitStop(Instant now) {
+    Instant until = next_;
+    for (const auto& [id, thread] : threads_)
+      if (thread.stands) until = std::min(until, thread.until);
+    const std::int64_t ns = std::max<std::int64_t>(until.NsSince(now), 0);
+    const timespec time{.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
+    ::sigtimedwait(&child_, nullptr, &time);
+  }
   void Continue(pid_t id, Thread& thread) {
     thread.asked = thread.stands = false;
     ::ptrace(PTRACE_CONT, id, nullptr, nullptr);
@@ -126,9 +143,10 @@ class Pauses {
     const pid_t id = running[random_.Below(running.size())];
     if (::ptrace(PTRACE_INTERRUPT, id, nullptr, nullptr) != 0) return;
     Thread& thread = threads_[id];
+    ++count_;
     thread.asked = true;
-    thread.until =
-        now.PlusUs(static_cast<std::int64_t>(std::pow(random_.Unit(), 3) * static_cast<double>(options_.longest_us)));
+    thread.until = now.PlusUs(
+        static_cast<std::int64_t>(std::pow(random_.Unit(), 3) * static_cast<double>(options_.longest_us)));
   }
 
   PauseOptions options_;
@@ -136,6 +154,8 @@ class Pauses {
   SystemClock clock_;
   std::map<pid_t, Thread> threads_;
   Instant next_;
+  ::sigset_t child_{};
+  std::uint64_t count_ = 0;
 };
 
 int Main(int argc, const char* const* argv) {
