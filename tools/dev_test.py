@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import unittest
@@ -49,6 +51,26 @@ class DevTest(unittest.TestCase):
             ran = dev("test", "--quick", root=root)
         self.assertEqual(ran.returncode, 1)
         self.assertRegex(ran.stderr.splitlines()[-1], r"stage lint FAILED")
+
+    def test_what_runs_beside_it_ends_with_it(self) -> None:
+        begins = "in_background log bash -c 'echo $$ >new; mv new pid; sleep 1000; true'\nuntil [ -s pid ]; do :; done\n"
+        for ends, number in (("fail no", 0), ("read -r answer", signal.SIGINT), ("read -r answer", signal.SIGTERM)):
+            with tempfile.TemporaryDirectory() as folder:
+                root = Path(folder)
+                script = (ROOT / "dev").read_text().replace('\nmain "$@"\n', f"\n{begins}echo\n{ends}\n")
+                (root / "dev").write_text(script)
+                ran = subprocess.Popen(["bash", root / "dev"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                       stderr=subprocess.DEVNULL, start_new_session=True)
+                assert ran.stdout is not None and ran.stdin is not None
+                ran.stdout.readline()
+                beside = int((root / "pid").read_text())
+                if number:
+                    os.killpg(ran.pid, number)
+                self.assertNotEqual(ran.wait(60), 0)
+                with self.assertRaises(ProcessLookupError):
+                    os.killpg(beside, 0)
+                ran.stdout.close()
+                ran.stdin.close()
 
 
 if __name__ == "__main__":
