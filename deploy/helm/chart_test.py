@@ -70,6 +70,10 @@ class TheChart(Manifests):
 
     def test_another_setting_rolls_the_nodes(self) -> None:
         sums = {self.manifests(rendered(values))["DaemonSet"]["spec"]["template"]
+    def test_where_pods_have_ipv6_alone_it_listens_there(self) -> None:
+        found = self.check(rendered({"address": "[::]"}))
+        self.assertIn('http = "[::]:9180"', found["ConfigMap"]["data"]["cistern.toml"])
+
                 ["metadata"]["annotations"]["checksum/config"] for values in (None, {"settings": {"movers": 3}})}
         self.assertEqual(len(sums), 2)
 
