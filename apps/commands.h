@@ -58,7 +58,7 @@ inline constexpr Command kCommands[] = {
     {"cell who", "which member of the cell has how much of a prompt", RunCellWho},
     {"cell explain", "why a block is not found at the node, or was refused there", RunCellExplain},
     {"cell new-history", "begin anew after a restore of etcd that no node could notice", RunCellNewHistory},
-    {"admin", "switch reads or writes off and on while engines run", RunAdmin},
+    {"admin", "drain a node, resize its memory, drop a namespace, switch reads or writes off and on", RunAdmin},
     {"forget", "free the memory of a node that is gone", RunForget},
 };
 

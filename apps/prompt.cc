@@ -8,9 +8,11 @@
 namespace cistern {
 
 void Prompt::AddTo(CommandLine& line, bool with_namespace) {
-  line.Text("--socket", "PATH",
-            "the node's socket; default: cistern.sock in /run (root), /run/user/UID or /tmp/cistern-UID",
-            &connect.socket);
+  line.Text(
+      "--socket", "PATH",
+      "the node's socket; default: cistern.sock in /run (root), /run/user/UID or /tmp/cistern-UID, where a "
+      "node of this user listens",
+      &connect.socket);
   line.Text("--node-user", "UID",
             "whose node it may be beside this user's and root's; any: whoever listens there; default: none",
             &connect.node_user);

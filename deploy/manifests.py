@@ -47,7 +47,7 @@ class Manifests(unittest.TestCase):
         self.assertEqual(volumes["config"]["configMap"]["name"], found["ConfigMap"]["metadata"]["name"])
         self.assertFalse({"hostIPC", "hostPID", "hostNetwork"} & pod["spec"].keys())
         settings = found["ConfigMap"]["data"]["cistern.toml"]
-        self.assertIn(f'http = "0.0.0.0:{node["ports"][0]["containerPort"]}"', settings)
+        self.assertRegex(settings, rf'http = "(0\.0\.0\.0|\[::\]):{node["ports"][0]["containerPort"]}"')
         for path in re.findall(r'"(/(?:memory|sockets|flash)/[^:"]*)', settings):
             self.assertTrue(any(path.startswith(mount["mountPath"]) for mount in node["volumeMounts"]), path)
         # What is done before a stop is a command of this version, for the node's socket.

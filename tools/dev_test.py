@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import unittest
@@ -49,6 +51,39 @@ class DevTest(unittest.TestCase):
             ran = dev("test", "--quick", root=root)
         self.assertEqual(ran.returncode, 1)
         self.assertRegex(ran.stderr.splitlines()[-1], r"stage lint FAILED")
+
+    def test_what_runs_beside_it_ends_with_it(self) -> None:
+        begins = ("in_background log bash -c 'echo $$ >new; mv new pid; sleep 1000; true'\n"
+                  "until [ -s pid ]; do :; done\n")
+        for ends, number in (("fail no", 0), ("read -r answer", signal.SIGINT), ("read -r answer", signal.SIGTERM)):
+            with tempfile.TemporaryDirectory() as folder:
+                root = Path(folder)
+                script = (ROOT / "dev").read_text().replace('\nmain "$@"\n', f"\n{begins}echo\n{ends}\n")
+                (root / "dev").write_text(script)
+                ran = subprocess.Popen(["bash", root / "dev"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                       stderr=subprocess.DEVNULL, start_new_session=True)
+                assert ran.stdout is not None and ran.stdin is not None
+                ran.stdout.readline()
+                beside = int((root / "pid").read_text())
+                if number:
+                    os.killpg(ran.pid, number)
+                self.assertNotEqual(ran.wait(60), 0)
+                with self.assertRaises(ProcessLookupError):
+                    os.killpg(beside, 0)
+                ran.stdout.close()
+                ran.stdin.close()
+
+    def test_relative_paths_are_of_where_it_is_called(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            root, away = Path(folder, "root"), Path(folder, "away")
+            for made in (root, away):
+                made.mkdir()
+            (root / "where").write_text("#!/bin/sh\npwd\n")
+            (root / "where").chmod(0o755)
+            ends = "\nfrom_caller where\npwd\nfrom_caller exec where\n"
+            (root / "dev").write_text((ROOT / "dev").read_text().replace('\nmain "$@"\n', ends))
+            ran = subprocess.run(["bash", root / "dev"], cwd=away, capture_output=True, text=True, check=True)
+        self.assertEqual(ran.stdout.split(), [str(away), str(root), str(away)])
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ apiVersion: v1
 kind: Namespace
 metadata:
   name: cistern
+  labels:
+    pod-security.kubernetes.io/enforce: privileged  # it mounts directories of the host
 """
 
 
@@ -67,6 +69,10 @@ class TheChart(Manifests):
         self.assertEqual(pod["metadata"]["annotations"]["a"], "b")
         self.assertEqual(pod["spec"]["nodeSelector"], {"gpu": "yes"})
         self.assertEqual(found["PodMonitor"]["spec"]["podMetricsEndpoints"][0]["interval"], "5s")
+
+    def test_where_pods_have_ipv6_alone_it_listens_there(self) -> None:
+        found = self.check(rendered({"address": "[::]"}))
+        self.assertIn('http = "[::]:9180"', found["ConfigMap"]["data"]["cistern.toml"])
 
     def test_another_setting_rolls_the_nodes(self) -> None:
         sums = {self.manifests(rendered(values))["DaemonSet"]["spec"]["template"]

@@ -70,8 +70,8 @@ struct DrainOptions {
 };
 
 struct ConnectOptions {
-  std::string socket;  // empty: cistern.sock in /run (root), /run/user/UID or /tmp/cistern-UID, whichever is
-                       // its alone
+  // Empty: cistern.sock in /run (root), /run/user/UID or /tmp/cistern-UID, where a node of this user listens.
+  std::string socket;
   std::string tenant = "default";
   OwnerToken owner{};
   std::uint64_t staging_bytes = 0;       // at connect, more on demand; 0: 1 MiB

@@ -207,6 +207,33 @@ TEST_F(ArenaFileTest, R8ALockThatADeadNodeLeftIsWaitedForAndThenNamed) {
   EXPECT_TRUE(Open());
 }
 
+TEST_F(ArenaFileTest, R8AForkedChildThatHasTheLockOfAKilledNodeIsNamed) {
+  int said[2], go_on[2];
+  ASSERT_EQ(::pipe(said), 0);
+  ASSERT_EQ(::pipe(go_on), 0);
+  const pid_t node = ::fork();
+  if (node == 0) {
+    ::close(go_on[1]);  // so that the child ends with this test
+    const Result<ArenaFile> file = Open();
+    const pid_t heir = file ? ::fork() : -1;
+    if (heir == 0) {
+      char end;
+      ::_exit(static_cast<int>(::read(go_on[0], &end, 1)));
+    }
+    static_cast<void>(!::write(said[1], &heir, sizeof(heir)));
+    ::raise(SIGKILL);
+  }
+  pid_t heir = 0;
+  ASSERT_EQ(::read(said[0], &heir, sizeof(heir)), static_cast<ssize_t>(sizeof(heir)));
+  ASSERT_GT(heir, 0);
+  ::waitpid(node, nullptr, 0);
+  const Result<ArenaFile> file = Open();
+  ASSERT_FALSE(file);
+  EXPECT_NE(file.error().message().find(Text("process ", heir, ", which that one forked")), std::string::npos)
+      << file.error().ToString();
+  for (const int fd : {said[0], said[1], go_on[0], go_on[1]}) ::close(fd);
+}
+
 TEST_F(ArenaFileTest, AnotherVersionIsRefusedByName) {
   Open().value().arena().header()->version = 9;
   Result<ArenaFile> file = Open();

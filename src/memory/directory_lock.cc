@@ -2,18 +2,23 @@
 #include "memory/directory_lock.h"
 
 #include <errno.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <charconv>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <sstream>
+#include <system_error>
 
 #include "base/format.h"
 
 namespace cistern::memory {
 namespace {
+
+namespace fs = std::filesystem;
 
 // A process that is on its way out looks alive for a moment, and a supervisor may start the next one in it.
 constexpr std::int64_t kDyingUs = 100'000;
@@ -81,6 +86,45 @@ bool Lives(const std::optional<Process>& holder) {
   return state && !state->ending && state->start_ticks == holder->start_ticks;
 }
 
+// A process that the dead holder had forked, and that has its open files: the flock is theirs too. None: no
+// such process is seen.
+std::optional<std::string> HeirOf(int fd) {
+  struct stat lock;
+  if (::fstat(fd, &lock) != 0) return std::nullopt;
+  const auto holds = [&](const fs::path& process, const fs::path& number) {
+    struct stat open;
+    if (::stat((process / "fd" / number).c_str(), &open) != 0) return false;
+    if (open.st_dev != lock.st_dev || open.st_ino != lock.st_ino) return false;
+    std::ifstream info(process / "fdinfo" / number);  // who waits for it as well has no line of a lock there
+    for (std::string line; std::getline(info, line);) {
+      if (line.starts_with("lock:")) return true;
+    }
+    return false;
+  };
+  std::error_code ended;
+  for (fs::directory_iterator process("/proc", ended), end; !ended && process != end;
+       process.increment(ended)) {
+    const std::string pid = process->path().filename();
+    if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::error_code gone;  // or another user's
+    for (fs::directory_iterator open(process->path() / "fd", gone); !gone && open != end;
+         open.increment(gone)) {
+      if (holds(process->path(), open->path().filename())) return pid;
+    }
+  }
+  return std::nullopt;
+}
+
+Status NotLetGo(const std::string& directory, std::int64_t wait_us, int fd) {
+  const std::optional<std::string> heir = HeirOf(fd);
+  return Status(Code::kBusy,
+                Text("directory ", directory, ": was not let go within ", wait_us / 1000,
+                     " ms, though the node that held it is gone (",
+                     heir ? Text("process ", *heir, ", which that one forked, has its files: end it")
+                          : std::string("its last I/O has not ended, or it runs in another container"),
+                     "); start again when ", heir ? "that" : "it", " has ended"));
+}
+
 }  // namespace
 
 Result<DirectoryLock> LockDirectory(const std::string& directory, std::int64_t wait_us, const Clock& clock) {
@@ -103,10 +147,7 @@ Result<DirectoryLock> LockDirectory(const std::string& directory, std::int64_t w
                                      "; end it, or give this one another directory"));
     }
     if (now.UsSince(start) >= wait_us && now.UsSince(start) >= kDyingUs) {
-      return Error(Code::kBusy,
-                   Text("directory ", directory, ": was not let go within ", wait_us / 1000,
-                        " ms, though the node that held it is gone (its last I/O has not ended, or "
-                        "it runs in another container); start again when it has ended"));
+      return Error(NotLetGo(directory, wait_us, fd->get()));
     }
     timespec look{0, kLookNs};
     ::nanosleep(&look, nullptr);

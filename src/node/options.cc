@@ -102,8 +102,8 @@ constexpr Setting kSettings[] = {
      },
      [](const NodeOptions& o) { return o.memory_dir; }},
     {"socket", "PATH",
-     "unix socket that clients connect to; default: cistern.sock in /run (root), /run/user/UID or "
-     "/tmp/cistern-UID",
+     "unix socket that clients connect to; default: cistern.sock in /run (root), else in /run/user/UID "
+     "while it is there, else in /tmp/cistern-UID; a client looks at both",
      [](NodeOptions& o, std::string_view, std::string_view t) {
        o.socket = t;
        return Status();

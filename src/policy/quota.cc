@@ -45,7 +45,7 @@ Result<Quota> ParseQuota(std::string_view text) {
   if (colon == std::string_view::npos || colon == 0)
     return Error(Code::kInvalid, Text("quota: ", Shown(text), ": ", kForm));
   Quota quota{.pattern = std::string(text.substr(0, colon))};
-  bool any = false;
+  std::vector<std::string_view> given;
   for (std::string_view rest = text.substr(colon + 1); !rest.empty();) {
     const std::string_view one = rest.substr(0, rest.find(','));
     rest.remove_prefix(std::min(rest.size(), one.size() + 1));
@@ -53,12 +53,15 @@ Result<Quota> ParseQuota(std::string_view text) {
     const auto part = std::ranges::find(kParts, one.substr(0, equals), &Part::name);
     if (equals == std::string_view::npos || part == std::end(kParts))
       return Error(Code::kInvalid, Text("quota: ", Shown(one), ": ", kForm));
+    if (std::ranges::find(given, part->name) != given.end())
+      return Error(Code::kInvalid,
+                   Text("quota ", Shown(quota.pattern), ": ", part->name, " is given twice; keep one"));
+    given.push_back(part->name);
     const Result<std::uint64_t> bytes = ParseSize(Text("quota ", part->name), one.substr(equals + 1));
     if (!bytes) return Error(bytes.error());
     quota.*part->bytes = *bytes;
-    any = true;
   }
-  if (!any) return Error(Code::kInvalid, Text("quota: ", Shown(text), ": ", kForm));
+  if (given.empty()) return Error(Code::kInvalid, Text("quota: ", Shown(text), ": ", kForm));
   for (const Status& status :
        {CheckReserve(quota, "reserve", quota.reserve_bytes, quota.memory_bytes),
         CheckReserve(quota, "flash_reserve", quota.flash_reserve_bytes, quota.flash_bytes)}) {

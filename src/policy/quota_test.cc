@@ -17,8 +17,9 @@ TEST(Quota, IsReadAsItIsWrittenAndWhatIsWrongIsNamed) {
   for (const char* text : {"model=llama-*:memory=10GiB,reserve=2GiB", "a:b:reserve=1GiB", "x:memory=1GiB",
                            "x:flash=3GiB", "x:reserve=1MiB,flash=3GiB,flash_reserve=1GiB", "x:reserve=0B"})
     EXPECT_EQ(ToString(ParseQuota(text).value_or(Quota())), text);
-  for (const char* text : {"", "model=a", ":memory=1GiB", "a:", "a:flash", "a:disk=1GiB", "a:memory=",
-                           "a:memory=x", "a:memory=1GiB,reserve=2GiB", "a:flash=1GiB,flash_reserve=2GiB"}) {
+  for (const char* text :
+       {"", "model=a", ":memory=1GiB", "a:", "a:flash", "a:disk=1GiB", "a:memory=", "a:memory=x",
+        "a:memory=1GiB,reserve=2GiB", "a:flash=1GiB,flash_reserve=2GiB", "a:memory=1GiB,memory=2GiB"}) {
     const Result<Quota> wrong = ParseQuota(text);
     ASSERT_FALSE(wrong.has_value()) << text;
     EXPECT_EQ(wrong.error().code(), Code::kInvalid);

@@ -2,10 +2,10 @@
 // Where a node and the clients of its host meet when nobody says where.
 #pragma once
 
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <span>
 #include <string>
 
 #include "base/format.h"
@@ -19,18 +19,14 @@ inline constexpr std::size_t kMaxSocketPathBytes = sizeof(sockaddr_un::sun_path)
 // Where the node makes the directory of its socket itself, because the host has none for this user.
 inline std::string OwnSocketDirectory() { return Text("/tmp/cistern-", geteuid()); }
 
-// cistern.sock in the first directory of the host in which this user alone may put things: /run, which is
-// root's, then /run/user/UID; where there is none, in OwnSocketDirectory(). Other users can put no socket of
-// theirs there.
-inline std::string DefaultSocketPath() {
-  for (const std::string& directory : {std::string("/run"), Text("/run/user/", geteuid())}) {
-    struct stat found;
-    if (stat(directory.c_str(), &found) == 0 && S_ISDIR(found.st_mode) && found.st_uid == geteuid() &&
-        (found.st_mode & 022) == 0 && access(directory.c_str(), W_OK) == 0)
-      return Text(directory, "/cistern.sock");
-  }
-  return Text(OwnSocketDirectory(), "/cistern.sock");
-}
+// Where this user's node and clients meet: cistern.sock in a directory of the host in which this user alone
+// may put things. Root has /run. Others have /run/user/UID, which is there while they are logged in, and
+// OwnSocketDirectory(): they meet at the one where a node of this user listens already, else at the first
+// that is there. Other users can put no socket of theirs there.
+std::string DefaultSocketPath();
+// The same, of these directories instead, the best one first. The last is taken where none is this user's
+// alone.
+std::string SocketPathIn(std::span<const std::string> directories);
 
 // kInvalid: longer than a socket's path may be, or empty.
 inline Status CheckSocketPath(const std::string& path) {

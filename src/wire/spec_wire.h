@@ -45,6 +45,10 @@ inline Result<std::vector<std::byte>> EncodeSpec(const NamespaceSpec& spec) {
                         CheckCount("bytes of name", spec.name.size(), kMaxSpecNameBytes)}) {
     if (!status.ok()) return Error(std::move(status));
   }
+  for (const auto& [name, value] : spec.labels) {
+    Status status = CheckCount("bytes of a label", name.size() + value.size(), kMaxLabelBytes);
+    if (!status.ok()) return Error(std::move(status));
+  }
   std::vector<std::byte> bytes;
   Encoder out(bytes);
   const bool labelled = !spec.labels.empty();
@@ -158,7 +162,9 @@ inline Result<NamespaceSpec> DecodeSpec(std::span<const std::byte> bytes) {
       spec.labels.emplace_back(std::move(name), in.String(kMaxSpecNameBytes));
     }
   }
-  if (!in.ok()) return Error(Code::kInvalid, Text("namespace list: ", bytes.size(), " bytes end early"));
+  if (!in.ok())
+    return Error(Code::kInvalid,
+                 Text("namespace list: ", bytes.size(), " bytes end early, or in a text past its limit"));
   if (in.left() > 0) return Error(Code::kInvalid, Text("namespace list: ", in.left(), " bytes too many"));
   Status status = ReadWish("flash_write", ParseWriteRule, flash_write, spec.flash_write);
   if (status.ok()) status = ReadWish("flash_admit", ParseAdmission, flash_admit, spec.flash_admit);

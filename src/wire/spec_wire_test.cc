@@ -46,6 +46,17 @@ TEST(SpecWire, BytesStayThoseOfVersion1) {
             "00000000");
 }
 
+TEST(SpecWire, ALabelPastItsLimitIsNamedWithIt) {
+  NamespaceSpec spec = Example();
+  spec.labels = {{"a", std::string(5000, 'x')}};
+  const auto refused = EncodeSpec(spec);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_NE(refused.error().message().find("5001 bytes of a label, the limit is 127"), std::string::npos)
+      << refused.error().ToString();
+  spec.labels = {{"a", std::string(126, 'x')}};
+  EXPECT_TRUE(EncodeSpec(spec).has_value());
+}
+
 TEST(SpecWire, BytesThatEndEarlyOrGoOnAreRefused) {
   std::vector<std::byte> wire = *EncodeSpec(Example());
   for (std::size_t length = 0; length < wire.size(); ++length) {

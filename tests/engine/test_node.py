@@ -131,6 +131,20 @@ def test_node_is_no_process_below_the_engine_and_is_seen_to_end(
     assert starter.failed() != ""
 
 
+def test_default_socket_is_looked_for_at_each_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Path] = []
+    monkeypatch.setattr(node, "command", lambda options, socket: started.append(socket) or ["true"])
+    monkeypatch.setattr(node, "START_AGAIN_S", 0.0)
+    starter = node.NodeStarter(options.Options())
+    places = [tmp_path / "job.sock", tmp_path / "login.sock"]
+    for place in places:
+        monkeypatch.setattr(node, "default_socket_path", lambda place=place: place)
+        starter.start()
+        while starter._runs():
+            os.sched_yield()
+    assert started == places
+
+
 @pytest.fixture
 def small_shm(tmp_path: Path) -> Path:
     folder = tmp_path / "shm"

@@ -23,7 +23,7 @@ from .options import Options
 
 
 def socket_path(options: Options) -> Path:
-    """The socket at which the node listens; empty in the options: cisternd's own default."""
+    """The socket at which the node listens; empty in the options: the default, which is looked for at each use."""
     if options.socket:
         return Path(options.socket)
     return default_socket_path()
@@ -101,8 +101,7 @@ class NodeStarter:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._socket = socket_path(options)
-        self._log = self._socket.with_suffix(".log")
+        self._log = Path()  # of the node that this process started
         self._lock: int | None = None
         self._process: int | None = None  # of start_detached
         self._started = False  # one, by this process
@@ -117,29 +116,32 @@ class NodeStarter:
         self._release()
         if time.monotonic() < self._again_at:
             return
-        if self._socket.parent == (own := own_socket_directory()):
+        socket = socket_path(self._options)
+        if socket.parent == (own := own_socket_directory()):
             own.mkdir(0o700, exist_ok=True)
             found = own.stat()
             if own.is_symlink() or found.st_uid != os.geteuid() or found.st_mode & 0o077:
                 raise PermissionError(f"{own} is not this user's alone (mode 0700): remove it, or name another socket")
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        lock = os.open(self._socket.with_suffix(".lock"), flags, 0o600)
+        lock = os.open(socket.with_suffix(".lock"), flags, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(lock)
             return
         self._lock = lock
+        self._log = socket.with_suffix(".log")
         with self._log.open("ab") as log:
-            self._process = start_detached(command(self._options, self._socket), log)
+            self._process = start_detached(command(self._options, socket), log)
         self._started = True
         self._again_at = time.monotonic() + START_AGAIN_S
 
     def meet(self) -> Store | None:
         """A client of the node, which is started where none answers: None then, and as long as it does not. Raises
         OSError, and Error where it refuses."""
+        options = self._options
         try:
-            store = Store.connect(self._socket, tenant=self._options.tenant, node_user=self._options.node_user)
+            store = Store.connect(socket_path(options), tenant=options.tenant, node_user=options.node_user)
         except Gone:
             self.start()
             return None
@@ -180,8 +182,9 @@ LOOK_AGAIN_S = 0.05
 def require_node(options: Options, starter: NodeStarter | None) -> None:
     """Waits until a node answers, and starts one where that is wished. Raises ConfigurationError that says why there is
     none: an engine that requires one ends at its start, and never later."""
-    socket, until = socket_path(options), time.monotonic() + options.start_timeout_s
+    until = time.monotonic() + options.start_timeout_s
     while True:
+        socket = socket_path(options)
         try:
             Store.connect(socket, tenant=options.tenant, node_user=options.node_user).close()
         except Gone:

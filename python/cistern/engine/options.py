@@ -111,7 +111,7 @@ def _option(default: Any, check: Callable[[str, Any], Any], help: str) -> Any:
 
 @dataclass(frozen=True)
 class Options:
-    socket: str = _option("", _text, "unix socket of the node; empty: the one of this user")
+    socket: str = _option("", _text, "unix socket of the node; empty: the one of this user, logged in or not")
     tenant: str = _option("default", _text, "the trust boundary that the node serves")
     node_user: str = _option(
         "", _text, "whose node it may be beside this user's and root's: a user's number, or any; empty: nobody else's"

@@ -22,6 +22,7 @@ class SessionSpec:
 
     number: int
     socket: str
+    """Empty: the default, which each connect looks for."""
     tenant: str
     owner: bytes | None
     """None: become an owner."""

@@ -11,7 +11,6 @@ from dataclasses import replace
 from .connection import Connection
 from .facts import ConfigurationError, EngineFacts, host
 from .identity import Fields, fresh_generation, rank_fields
-from .node import socket_path
 from .options import Options
 from .orders import RankFacts
 from .session import GroupShape, Session, SessionSpec
@@ -40,7 +39,6 @@ class SharedSession:
         self._hash_fields = hash_fields
         self._connection = connection
         self._forget = forget
-        self._socket = socket_path(options)
         self._generation = "0"
         self._namespaces: dict[str, int] = {"": 0}
         """Numbers by an adapter's digest; empty: the base model's."""
@@ -124,7 +122,7 @@ class SharedSession:
         self._connection.open(
             SessionSpec(
                 number=self._spec_number,
-                socket=str(self._socket),
+                socket=options.socket,
                 tenant=options.tenant,
                 owner=None,
                 fields=tuple(common.with_(("adapter", digest)).items for digest in self._namespaces),

@@ -19,7 +19,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 memory = {{ .Values.memory | toRawJson }}
 memory_dir = "/memory/cistern"
 socket = "/sockets/cistern.sock"
-http = "0.0.0.0:{{ .Values.port }}"
+http = "{{ .Values.address }}:{{ .Values.port }}"
 clients = {{ .Values.clients | default (list (printf "group:%d" (int .Values.group))) | toRawJson }}
 {{- if .Values.flash }}
 flash = [
