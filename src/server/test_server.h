@@ -40,6 +40,9 @@
 
 namespace cistern::server {
 
+inline constexpr std::uint64_t kBlock = 8192;
+inline constexpr std::uint64_t kMovedBlock = 3u << 19;  // too large for the core to copy by itself
+
 // Moves when it is told to, on the core.
 class CoreMovers final : public memory::Movers {
  public:
@@ -388,5 +391,16 @@ class RawClient {
   int fd() const { return socket_.get(); }
   void HangUp() { socket_.Close(); }
 };
+
+inline Code CodeOf(const wire::Completion& completion) { return static_cast<Code>(completion.code); }
+
+// A hello of another version, tenant or owner.
+inline Code Greet(TestServer& server, const wire::Hello& hello, std::string* message = nullptr) {
+  RawClient client(server);
+  client.Send(hello);
+  client.Receive(client.welcome);
+  if (message != nullptr) *message = client.message();
+  return client.code();
+}
 
 }  // namespace cistern::server
