@@ -297,10 +297,17 @@ bool Rewishes(const NamespaceEntry& stored, const NamespaceEntry& asked) {
          (!asked.labels.empty() && asked.labels != stored.labels);
 }
 
+constexpr std::uint32_t kMostTokens = std::numeric_limits<std::uint32_t>::max();
+
 // Whether a window of `asked` is wider than the stored one: the widest is kept, so that every user finds his.
+// None is wider than kMostTokens, however many blocks that are.
+bool Wider(const Group& stored, const Group& asked) {
+  return asked.window_blocks > stored.window_blocks && stored.window_tokens < kMostTokens;
+}
+
 bool Widens(const NamespaceEntry& stored, const NamespaceEntry& asked) {
   for (std::size_t i = 0; i < stored.groups.size(); ++i) {
-    if (asked.groups[i].window_blocks > stored.groups[i].window_blocks) return true;
+    if (Wider(stored.groups[i], asked.groups[i])) return true;
   }
   return false;
 }
@@ -411,11 +418,10 @@ NamespaceEntry NamespaceTable::Merged(const NamespaceSpec& spec, std::uint64_t i
   if (asked.copies) merged.copies = asked.copies;
   if (!asked.labels.empty()) merged.labels = std::move(asked.labels);
   for (std::size_t i = 0; i < merged.groups.size(); ++i) {
-    if (asked.groups[i].window_blocks <= merged.groups[i].window_blocks) continue;
+    if (!Wider(merged.groups[i], asked.groups[i])) continue;
     // In the stored block length, which is what windows are counted in.
-    merged.groups[i].window_tokens = static_cast<std::uint32_t>(
-        std::min<std::uint64_t>(std::uint64_t{asked.groups[i].window_blocks} * merged.block_tokens,
-                                std::numeric_limits<std::uint32_t>::max()));
+    merged.groups[i].window_tokens = static_cast<std::uint32_t>(std::min<std::uint64_t>(
+        std::uint64_t{asked.groups[i].window_blocks} * merged.block_tokens, kMostTokens));
   }
   Settle(merged);
   return merged;

@@ -100,6 +100,19 @@ TEST(NamesTest, TheWindowIsNotIdentityAndTheWidestIsKept) {
   EXPECT_EQ(names.at(slot)->ParentGroup(1), 0);
 }
 
+TEST(NamesTest, AWindowOfMoreTokensThanCanBeSaidIsWiderOnce) {
+  NamespaceTable names;
+  NamespaceSpec spec = Spec();
+  spec.block_tokens = 32;
+  const std::uint32_t slot = Attach(names, spec, 5);
+  spec.block_tokens = 16;  // so many of which are more than 2^32 tokens in blocks of 32
+  spec.groups[1].window_tokens = 0xffffffff;
+  EXPECT_EQ(Attach(names, spec, 6), slot);
+  EXPECT_EQ(names.at(slot)->groups[1].window_blocks, 1u << 27);
+  EXPECT_FALSE(names.Find(spec)->changes);
+  EXPECT_EQ(names.Merged(spec, 7).groups[1].window_blocks, 1u << 27);
+}
+
 TEST(NamesTest, WhatIsSaidOfFlashIsNotIdentityAndTheLastWordHolds) {
   NamespaceTable names;
   NamespaceSpec spec = Spec();

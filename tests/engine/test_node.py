@@ -145,6 +145,21 @@ def test_default_socket_is_looked_for_at_each_start(tmp_path: Path, monkeypatch:
     assert started == places
 
 
+def test_program_that_ends_while_it_is_started_leaves_no_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(pid: int, cores: object) -> None:
+        raise ProcessLookupError
+
+    monkeypatch.setattr(os, "sched_setaffinity", ended)
+    before = os.listdir("/proc/self/fd")
+    with (tmp_path / "log").open("wb") as log:
+        process = node.start_detached(["true"], log)
+    if process is not None:
+        os.close(process)
+    assert os.listdir("/proc/self/fd") == before
+
+
 @pytest.fixture
 def small_shm(tmp_path: Path) -> Path:
     folder = tmp_path / "shm"

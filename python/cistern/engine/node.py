@@ -8,6 +8,7 @@ beside its socket makes sure that engines which start together start one node.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import select
@@ -78,10 +79,11 @@ def start_detached(words: list[str], log: IO[bytes]) -> int | None:
     pid = int(shell.stdout)
     try:
         process = os.pidfd_open(pid)
-        # An engine binds its threads to cores; the node serves the whole host.
-        os.sched_setaffinity(pid, range(os.cpu_count() or 1))
     except ProcessLookupError:
         return None
+    # An engine binds its threads to cores; the node serves the whole host, unless it may not, or has ended.
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(pid, range(os.cpu_count() or 1))
     return process
 
 
