@@ -100,7 +100,7 @@ node::NodeOptions Wanted(const std::optional<node::NodeOptions>& configured,
   options.memory_dir = node->memory_dir;
   options.tenant = node->tenant;
   options.memory_bytes = node->memory_bytes;
-  for (const std::string& path : node->flash) options.flash.push_back({.path = path});
+  options.flash = node->flash;
   return options;
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/format.h"
 #include "base/nearest.h"
+#include "base/utf8.h"
 
 namespace cistern {
 namespace {
@@ -93,10 +94,11 @@ ListedNamespace NamespaceOf(const json::object& object) {
   return ns;
 }
 
-bool Means(const ListedNamespace& ns, std::string_view text) {
+bool Means(const ListedNamespace& ns, std::string_view bytes) {
+  const std::string text = Utf8(bytes);  // as the node lists it
   if (std::ranges::find(ns.names, text) != ns.names.end()) return true;
   const std::size_t equals = text.find('=');
-  if (equals == std::string_view::npos) return false;
+  if (equals == std::string::npos) return false;
   const std::pair<std::string, std::string> field(text.substr(0, equals), text.substr(equals + 1));
   return std::ranges::find(ns.fields, field) != ns.fields.end() ||
          std::ranges::find(ns.labels, field) != ns.labels.end();

@@ -31,7 +31,9 @@ std::string Utf8(std::string_view text) {
     if (length > 0) {
       valid.append(text.substr(0, length));
     } else {
-      valid += '?';
+      const unsigned letter = 0x100u + static_cast<unsigned char>(text.front());
+      valid += static_cast<char>(0xc0 | letter >> 6);
+      valid += static_cast<char>(0x80 | (letter & 0x3f));
     }
     text.remove_prefix(length > 0 ? length : 1);
   }

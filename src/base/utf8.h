@@ -11,7 +11,8 @@ namespace cistern {
 // Bytes of the character that `text` begins with; 0: it begins with none of UTF-8.
 std::size_t Utf8Length(std::string_view text);
 
-// `text` as it is where it is UTF-8, with a ? for each byte that is not.
+// `text` as it is where it is UTF-8. Each byte that is not stands as the letter U+0100 + its value, so that
+// names which differ stay apart.
 std::string Utf8(std::string_view text);
 
 }  // namespace cistern

@@ -93,7 +93,9 @@ VolumeFacts VolumeOf(const std::string& path) {
   const bool directory = S_ISDIR(info.st_mode);
   const Fd fd(directory ? ::open(path.c_str(), O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600)
                         : ::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC | O_NONBLOCK));
-  return {path, fd.valid() ? std::string() : ErrnoText(errno)};
+  if (!fd.valid()) return {path, ErrnoText(errno)};
+  const off_t end = S_ISBLK(info.st_mode) ? ::lseek(fd.get(), 0, SEEK_END) : 0;
+  return {path, {}, end > 0 ? static_cast<std::uint64_t>(end) : 0};
 }
 
 std::optional<std::uint64_t> Memlock(const std::string& process) {

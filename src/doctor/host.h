@@ -23,7 +23,8 @@ struct FileSystemFacts {
 
 struct VolumeFacts {
   std::string path;
-  std::string direct_error;  // why it cannot be opened past the page cache; empty: it can
+  std::string direct_error;        // why it cannot be opened past the page cache; empty: it can
+  std::uint64_t device_bytes = 0;  // of a block device that can be opened
 };
 
 struct ArenaFacts {

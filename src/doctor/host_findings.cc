@@ -50,11 +50,16 @@ std::uint64_t FileBytes(const node::NodeOptions& options) {
   return geometry.file_bytes() + geometry.index_bytes();
 }
 
-// Bytes of the tables of what lies on flash, when it is full of small blocks.
-std::uint64_t TableBytes(const node::NodeOptions& options, std::uint64_t host_bytes) {
+// Bytes of the tables of what lies on flash, when it is full of small blocks. A device without a size is
+// taken whole.
+std::uint64_t TableBytes(const HostFacts& facts, const node::NodeOptions& options) {
   std::uint64_t flash = 0;
-  for (const FlashVolume& volume : options.flash) flash += volume.size_bytes;
-  return node::kLowerEntryBytes * node::LowerBlocksOf(flash, options.alignment, host_bytes);
+  for (const FlashVolume& volume : options.flash) {
+    const auto found = std::ranges::find(facts.flash, volume.path, &VolumeFacts::path);
+    const std::uint64_t whole = found == facts.flash.end() ? 0 : found->device_bytes;
+    flash += volume.size_bytes > 0 ? volume.size_bytes : whole;
+  }
+  return node::kLowerEntryBytes * node::LowerBlocksOf(flash, options.alignment, facts.memory.limit_bytes);
 }
 
 const ArenaFacts* OwnArena(const HostFacts& facts, const node::NodeOptions& options) {
@@ -69,7 +74,7 @@ const ArenaFacts* OwnArena(const HostFacts& facts, const node::NodeOptions& opti
 Finding Memory(const HostFacts& facts, const node::NodeOptions& options) {
   const std::uint64_t files = FileBytes(options);
   const memory::HostMemory& has = facts.memory;
-  const std::uint64_t tables = TableBytes(options, has.limit_bytes);
+  const std::uint64_t tables = TableBytes(facts, options);
   const std::uint64_t all = files + options.memory_bytes / 16 * kBesideOf16 + tables;
   Finding finding{.name = "memory",
                   .value = Text(RoughSizeText(files), " for arena and index, ", RoughSizeText(all),

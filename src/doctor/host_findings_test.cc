@@ -102,6 +102,17 @@ TEST(HostFindings, TheTablesOfFlashCountAsMemory) {
   EXPECT_THAT(finding.value, HasSubstr("tables of flash"));
 }
 
+TEST(HostFindings, TheTablesOfADeviceThatIsTakenWholeCountAsMemory) {
+  HostFacts facts = Sound();
+  facts.memory = {.limit_bytes = 16 * kGiB, .available_bytes = 16 * kGiB, .cgroup = "/sys/fs/cgroup/pod"};
+  facts.flash = {{.path = "/dev/nvme1n1", .device_bytes = 400 * kGiB}};
+  node::NodeOptions options = Options();
+  options.memory_bytes = 12 * kGiB;
+  options.alignment = 512;
+  options.flash = {{.path = "/dev/nvme1n1"}};
+  ExpectMend(Of(FindingsOfHost(facts, options), "memory"), Verdict::kWarning, "lower `memory` to 11.1");
+}
+
 TEST(HostFindings, MemoryThatOthersTookIsAProblemUnlessItIsTheNodesOwnArena) {
   HostFacts facts = Sound();
   facts.memory.available_bytes = kGiB;

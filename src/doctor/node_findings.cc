@@ -183,8 +183,9 @@ std::optional<NodeBasics> BasicsOf(std::string_view status_json) {
   basics.memory_dir = directory.substr(0, std::min(directory.rfind('/'), directory.size()));
   if (const json::array* devices = DevicesOf(*status)) {
     for (const json::value& device : *devices) {
-      const json::value* path = device.is_object() ? device.get_object().if_contains("path") : nullptr;
-      if (path != nullptr && path->is_string()) basics.flash.emplace_back(path->get_string());
+      if (!device.is_object()) continue;
+      FlashVolume volume{TextAt(device.get_object(), "/path"), NumberAt(device.get_object(), "/bytes")};
+      if (!volume.path.empty()) basics.flash.push_back(std::move(volume));
     }
   }
   return basics;

@@ -17,7 +17,7 @@ struct NodeBasics {
   std::string memory_dir;
   std::string tenant;
   std::uint64_t memory_bytes = 0;  // with which its arena is made
-  std::vector<std::string> flash;  // paths of its devices
+  std::vector<FlashVolume> flash;  // its devices, with what it may use of them
 };
 // None where the text is no status of a node.
 std::optional<NodeBasics> BasicsOf(std::string_view status_json);

@@ -47,14 +47,16 @@ TEST(NodeFindings, ASoundNodeHasNothingToMend) {
 }
 
 TEST(NodeFindings, TheStatusSaysWhereToLook) {
-  const auto basics = BasicsOf(Status(R"("devices":[{"path":"/mnt/a/blue/flash"},{"path":"/dev/sdx"}])"));
+  const auto basics =
+      BasicsOf(Status(R"("devices":[{"path":"/mnt/a/blue/flash"},{"path":"/dev/sdx","bytes":4096}])"));
   ASSERT_TRUE(basics.has_value());
   EXPECT_EQ(basics->pid, 4711u);
   EXPECT_EQ(basics->memory_dir, "/dev/shm/kv");
   EXPECT_EQ(basics->tenant, "blue");
   EXPECT_EQ(SlotsOf(basics->memory_bytes), SlotsOf(kGiB));
   EXPECT_EQ(SlotsOf(basics->memory_bytes - 1), SlotsOf(kGiB) - arena::kHeaderSpanBytes);
-  EXPECT_THAT(basics->flash, testing::ElementsAre("/mnt/a/blue/flash", "/dev/sdx"));
+  EXPECT_THAT(basics->flash, testing::ElementsAre(testing::FieldsAre("/mnt/a/blue/flash", 0),
+                                                  testing::FieldsAre("/dev/sdx", 4096)));
 }
 
 TEST(NodeFindings, WhatIsNoStatusIsAProblemAndNoCrash) {

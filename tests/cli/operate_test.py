@@ -132,7 +132,7 @@ class Doctor(OperateTest):
         config = self.directory / "c.toml"
         config.write_bytes(b'memory = "64MiB"\nmemory_dir = "' + bytes(self.directory) + b'/m\xff"\n')
         said = run("cistern", "doctor", "--config", config, "--socket", self.directory / "none", "--json")
-        self.assertIn("/m?", findings(said)["memory_dir"][0]["value"])
+        self.assertIn("/m\u01ff", findings(said)["memory_dir"][0]["value"])
 
     def test_a_node_that_is_there_is_not_to_be_started(self) -> None:
         node = self.node()
@@ -212,6 +212,17 @@ class Config(OperateTest):
         self.assertEqual(node.setting("log_level"),
                          {"name": "log_level", "value": "info", "from": "default", "reload": True})
         self.assertIn(b"restart", node.cistern("config").stdout)
+    def test_names_that_are_no_utf8_stay_apart_and_are_found_by_their_bytes(self) -> None:
+        node = self.node()
+        names = [os.fsdecode(b"a\xfe"), os.fsdecode(b"a\xff")]
+        for name in names:
+            self.assert_says(node.cistern("put", "--namespace", name, KEYS[0], "-", stdin=b"kv"), 0)
+        listed = node.json("namespaces")["namespaces"]
+        self.assertEqual(sorted(name for one in listed for name in one["names"]), ["a\u01fe", "a\u01ff"])
+        self.assert_says(node.cistern("admin", "drop", names[0]), 0)
+        self.assertEqual(node.cistern("get", "--namespace", names[0], KEYS[0], "-").returncode, 1)
+        self.assertEqual(node.cistern("get", "--namespace", names[1], KEYS[0], "-").stdout, b"kv")
+
 
     def test_a_reload_changes_what_can_be_and_says_what_waits(self) -> None:
         node = self.node()
