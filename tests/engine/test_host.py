@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import threading
 from pathlib import Path
 
 import pytest
+from harness import WATCHDOG_S
 
-from cistern.engine import digests
+from cistern.engine import cpus, digests
+from cistern.engine.beside import Beside
 
 
 def test_file_of_an_image_that_has_no_change_times_is_read_each_time(
@@ -22,3 +27,31 @@ def test_file_of_an_image_that_has_no_change_times_is_read_each_time(
     other.write_bytes(b"two")
     assert digests.file_digest(one) != digests.file_digest(other)
     assert not digests.digests_folder().exists()
+
+
+def test_work_for_which_there_is_no_thread_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine's thread submits it, and would end with what it raised."""
+
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    beside = Beside("test")
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", start)
+        assert "can't start" in str(beside.submit(lambda: 1).exception(WATCHDOG_S))
+    assert beside.submit(lambda: 2).result(WATCHDOG_S) == 2
+    beside.close()
+
+
+def test_thread_is_started_though_the_cpus_of_its_starter_are_taken_meanwhile(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def taken(pid: int, mask: object) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(cpus, "given", lambda: os.sched_getaffinity(0) | {5000})
+    monkeypatch.setattr(os, "sched_setaffinity", taken)
+    done = threading.Event()
+    with cpus.unbound():
+        threading.Thread(target=done.set).start()
+    assert done.wait(WATCHDOG_S)
