@@ -55,3 +55,14 @@ def test_thread_is_started_though_the_cpus_of_its_starter_are_taken_meanwhile(
     with cpus.unbound():
         threading.Thread(target=done.set).start()
     assert done.wait(WATCHDOG_S)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_engine_that_is_not_bound_gets_the_cpus_that_its_container_is_given_later(
+    monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
+    """The kernel keeps to what a thread has set, and so do all that it starts."""
+    monkeypatch.setattr(cpus, "given", lambda: os.sched_getaffinity(0))
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: pytest.fail("it is bound from now on"))
+    with cpus.unbound(beside):
+        pass

@@ -37,6 +37,9 @@ def unbound(beside: bool = False) -> Iterator[None]:
     CPUs, if there are others: for an engine of one rank, whose other CPUs compute nothing."""
     bound = os.sched_getaffinity(0)
     cpus = given()
+    if cpus == bound:  # what a thread sets, be it what it has, keeps CPUs from it that its container is given later
+        yield
+        return
     # CPUs may be taken from the engine in between: then threads stay where the kernel has them.
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, cpus - bound if beside and cpus > bound else cpus)
