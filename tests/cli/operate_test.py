@@ -212,6 +212,7 @@ class Config(OperateTest):
         self.assertEqual(node.setting("log_level"),
                          {"name": "log_level", "value": "info", "from": "default", "reload": True})
         self.assertIn(b"restart", node.cistern("config").stdout)
+
     def test_names_that_are_no_utf8_stay_apart_and_are_found_by_their_bytes(self) -> None:
         node = self.node()
         names = [os.fsdecode(b"a\xfe"), os.fsdecode(b"a\xff")]
@@ -222,7 +223,6 @@ class Config(OperateTest):
         self.assert_says(node.cistern("admin", "drop", names[0]), 0)
         self.assertEqual(node.cistern("get", "--namespace", names[0], KEYS[0], "-").returncode, 1)
         self.assertEqual(node.cistern("get", "--namespace", names[1], KEYS[0], "-").stdout, b"kv")
-
 
     def test_a_reload_changes_what_can_be_and_says_what_waits(self) -> None:
         node = self.node()

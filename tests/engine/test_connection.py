@@ -14,7 +14,7 @@ import pytest
 from scheduler_side import SIZE, OneConnection, OneStore, ready, until
 
 import cistern.engine.connection as connection_module
-from cistern import Busy, Gone, NamespaceSpec, Unavailable
+from cistern import Busy, Error, Gone, Mismatch, NamespaceSpec, Unavailable
 from cistern.engine import node as node_module
 from cistern.engine import options
 from cistern.engine.connection import Connection
@@ -124,6 +124,30 @@ def test_adapters_before_the_one_without_room_extend_the_session(monkeypatch: py
     kept.open(replace(SPEC, fields=((), (("adapter", "second"),), (("adapter", "third"),))))
     until(lambda: kept.lacking)
     until(lambda: kept.session is not None and len(kept.session.namespaces) == 2)
+    kept.close()
+
+
+def test_engine_that_was_refused_shares_once_the_node_is_of_another_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines are upgraded first, or the node is rolled back below one that runs."""
+    monkeypatch.setattr(connection_module, "REFUSED_AGAIN_S", 0.01)
+    node: list[Error] = [Mismatch("a list of version 2, this node reads 1")]
+    asked: list[Error | None] = []
+
+    def connect(*given: object, **more: object) -> object:
+        asked.append(node[0] if node else None)
+        if node:
+            raise node[0]
+        return SimpleNamespace(attach=lambda spec, **more: spec, report=lambda: None, close=lambda: None)
+
+    monkeypatch.setattr(connection_module.Store, "connect", connect)
+    kept = Connection(LOGGER)
+    kept.open(SPEC)
+    until(lambda: len(asked) >= 2)
+    assert "version 2" in kept.refusal
+    node[:] = [Gone("it is restarted")]
+    until(lambda: not kept.refusal)
+    node.clear()
+    until(lambda: kept.session is not None)
     kept.close()
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -110,6 +111,7 @@ def test_node_is_no_process_below_the_engine_and_is_seen_to_end(
     os.mkfifo(told)
     monkeypatch.setattr(node, "command", lambda *given: ["sh", "-c", f"echo $$ >{told}; exec sleep 1000"])
     starter = node.NodeStarter(options.read({"socket": str(tmp_path / "socket")}))
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)  # CPUs are numbered from 0 without a gap on few hosts
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})  # as an engine binds itself
     try:
@@ -145,19 +147,28 @@ def test_default_socket_is_looked_for_at_each_start(tmp_path: Path, monkeypatch:
     assert started == places
 
 
-def test_program_that_ends_while_it_is_started_leaves_no_descriptor(
+def test_node_of_which_an_engine_gets_no_descriptor_is_started_once_and_seen_to_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ended(pid: int, cores: object) -> None:
-        raise ProcessLookupError
+    told = tmp_path / "pid"
+    os.mkfifo(told)
+    monkeypatch.setattr(node, "command", lambda *given: ["sh", "-c", f"echo $$ >{told}; exec sleep 1000"])
+    starter = node.NodeStarter(options.read({"socket": str(tmp_path / "socket")}))
+    pidfd_open = os.pidfd_open
 
-    monkeypatch.setattr(os, "sched_setaffinity", ended)
-    before = os.listdir("/proc/self/fd")
-    with (tmp_path / "log").open("wb") as log:
-        process = node.start_detached(["true"], log)
-    if process is not None:
-        os.close(process)
-    assert os.listdir("/proc/self/fd") == before
+    def full(pid: int, flags: int = 0) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "pidfd_open", full)
+    starter.start()
+    pid = int(told.read_text())
+    starter.start()
+    assert starter.failed() == "" and starter._runs()
+    monkeypatch.setattr(os, "pidfd_open", pidfd_open)
+    os.kill(pid, signal.SIGKILL)
+    while starter._runs():
+        os.sched_yield()
+    assert starter.failed() != ""
 
 
 @pytest.fixture

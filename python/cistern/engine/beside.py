@@ -25,6 +25,7 @@ class Beside:
         self._begun = False
 
     def submit(self, call: Callable[P, T], *given: P.args, **named: P.kwargs) -> Future[T]:
+        """Where the host has no thread left, the result is that error, and the next one tries again."""
         done: Future[T] = Future()
 
         def work() -> None:
@@ -34,9 +35,13 @@ class Beside:
                 done.set_exception(error)
 
         if not self._begun:
+            try:
+                with unbound(beside=True):
+                    threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            except RuntimeError as error:
+                done.set_exception(error)
+                return done
             self._begun = True
-            with unbound(beside=True):
-                threading.Thread(target=self._run, name=self._name, daemon=True).start()
         self._work.put(work)
         return done
 

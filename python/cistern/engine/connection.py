@@ -25,6 +25,8 @@ CALL_US = 30_000_000
 host is slow."""
 RETRY_S = 0.05
 MAX_RETRY_S = 5.0
+REFUSED_AGAIN_S = 60.0
+"""Time after which a node is asked again that refused the specification: another release may stand there by then."""
 ALIVE_CHECK_S = 1.0
 MAX_LATE_CALLS = 3
 """Calls in a row that may go unanswered before one of them is given up."""
@@ -38,7 +40,7 @@ class Connection:
     def __init__(self, logger: logging.Logger, starter: NodeStarter | None = None) -> None:
         self.session: Session | None = None
         self.refusal = ""
-        """Why the node refuses the specification: another attempt is in vain until that changes."""
+        """Why the node refuses the specification: nothing is waited for until that, or the node, is another one."""
         self.failures = 0
         """Attempts since the specification was last set or reached that found no node. A slow node is found."""
         self.start_failure = ""
@@ -144,7 +146,7 @@ class Connection:
                 work = self._work.popleft() if self._work else None
                 self._busy = work is not None
                 meets = spec is None and self._starter is not None and self._met is None
-                idle = self.refusal or whole or (spec is None and not meets)
+                idle = whole or (spec is None and not meets)
                 left = again_at - time.monotonic()
                 if work is None and (idle or left > 0):
                     told = self._wake.wait(ALIVE_CHECK_S if whole else left if left > 0 else None)
@@ -155,7 +157,7 @@ class Connection:
             elif self._attempt(session if current else None, spec):
                 pause = RETRY_S
             else:
-                again_at = time.monotonic() + pause
+                again_at = time.monotonic() + (REFUSED_AGAIN_S if self.refusal else pause)
                 pause = min(pause * 1.5, MAX_RETRY_S)
         session = self.session
         self.session = None
@@ -269,7 +271,7 @@ class Connection:
                 self._starter.connected()
             namespaces = self._attach(store, spec, [])
         except Gone:
-            self.session = None
+            self.session, self.refusal = None, ""
             self.failures += 1
             self._start_node(spec)
             return False
@@ -286,7 +288,7 @@ class Connection:
         self._connects += 1
         with self._wake:
             self.session = _standing(spec, store, namespaces, self._connects)
-            self.failures, self.start_failure = 0, ""
+            self.failures, self.start_failure, self.refusal = 0, "", ""
             if not self.lacking:
                 self._warned = ""
             self._wake.notify_all()

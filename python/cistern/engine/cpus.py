@@ -37,10 +37,14 @@ def unbound(beside: bool = False) -> Iterator[None]:
     CPUs, if there are others: for an engine of one rank, whose other CPUs compute nothing."""
     bound = os.sched_getaffinity(0)
     cpus = given()
-    # CPUs may be taken from the engine in between: then they stay where this thread is.
+    if cpus == bound:  # what a thread sets, be it what it has, keeps CPUs from it that its container is given later
+        yield
+        return
+    # CPUs may be taken from the engine in between: then threads stay where the kernel has them.
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, cpus - bound if beside and cpus > bound else cpus)
     try:
         yield
     finally:
-        os.sched_setaffinity(0, bound)
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, bound)

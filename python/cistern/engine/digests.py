@@ -33,19 +33,24 @@ def blob_name(path: Path) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a whole file. Raises OSError, also where the file changes meanwhile."""
+    """SHA-256 of a whole file. Raises OSError, also where the file changes meanwhile.
+
+    Change times of whole seconds prove nothing: an image (squashfs, erofs) gives the time that it was built with, often
+    one constant, and the next image at its place has the same device and inode numbers. Such a file is read each time.
+    """
     name = blob_name(path)
     if len(name) == 64:
         return name
     state, began = state_of(path), time.time()
     place = digests_folder() / "-".join(f"{number:x}" for number in state)
-    if remembered := _read(place):
+    remembers = state[3] % 1_000_000_000 != 0
+    if remembers and (remembered := _read(place)):
         return remembered
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if state_of(path) != state:
         raise OSError(f"{path} changes while it is read")
-    if state[3] / 1e9 < began - SETTLED_S:
+    if remembers and state[3] / 1e9 < began - SETTLED_S:
         _write(place, digest)
     return digest
 

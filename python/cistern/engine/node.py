@@ -65,9 +65,13 @@ def check_node_options(options: Options) -> None:
         raise ConfigurationError(f"a node cannot be started as the options say: {checked.stderr.strip()}")
 
 
-def start_detached(words: list[str], log: IO[bytes]) -> int | None:
-    """Starts a program that says what it says into the log; whoever takes in orphans is its parent. Returns a
-    descriptor of the process, which is readable once it has ended; None where it has ended already. Raises OSError."""
+ANY_CPU = range(8192)
+"""Numbers of CPUs that a host may have, now or later."""
+
+
+def start_detached(words: list[str], log: IO[bytes]) -> int:
+    """Starts a program that says what it says into the log; whoever takes in orphans is its parent. Returns the number
+    of its process. Raises OSError."""
     environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     shell = subprocess.run(
         ["/bin/sh", "-c", '"$@" >&2 & echo $!', "sh", *words],
@@ -77,21 +81,37 @@ def start_detached(words: list[str], log: IO[bytes]) -> int | None:
     if shell.returncode != 0:
         raise OSError(f"/bin/sh ended with {shell.returncode} instead of starting {words[0]}")
     pid = int(shell.stdout)
-    try:
-        process = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
-    # An engine binds its threads to cores; the node serves the whole host, unless it may not, or has ended.
     with contextlib.suppress(OSError):
-        os.sched_setaffinity(pid, range(os.cpu_count() or 1))
-    return process
+        # An engine binds its threads to cores; the node serves the whole host. The kernel takes what there is.
+        os.sched_setaffinity(pid, ANY_CPU)
+    return pid
 
 
-def has_ended(process: int) -> bool:
-    """Of a descriptor as start_detached returns it."""
-    ended = select.poll()
-    ended.register(process, select.POLLIN)
-    return bool(ended.poll(0))
+class Detached:
+    """A process that start_detached has started: by a descriptor as soon as there is one, by its number until then."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._descriptor: int | None = None
+        self.runs()
+
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        try:
+            if self._descriptor is None:
+                self._descriptor = os.pidfd_open(self._pid)
+        except ProcessLookupError:
+            return False
+        except OSError:  # this process has no room for one, or may not have one
+            return Path(f"/proc/{self._pid}").exists()
+        ended = select.poll()
+        ended.register(self._descriptor, select.POLLIN)
+        return not ended.poll(0)
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 START_AGAIN_S = 60.0
@@ -105,7 +125,7 @@ class NodeStarter:
         self._options = options
         self._log = Path()  # of the node that this process started
         self._lock: int | None = None
-        self._process: int | None = None  # of start_detached
+        self._process: Detached | None = None
         self._started = False  # one, by this process
         self._again_at = 0.0
 
@@ -134,7 +154,7 @@ class NodeStarter:
         self._lock = lock
         self._log = socket.with_suffix(".log")
         with self._log.open("ab") as log:
-            self._process = start_detached(command(self._options, socket), log)
+            self._process = Detached(start_detached(command(self._options, socket), log))
         self._started = True
         self._again_at = time.monotonic() + START_AGAIN_S
 
@@ -167,8 +187,8 @@ class NodeStarter:
 
     def _runs(self) -> bool:
         """Whether the node that this process started does."""
-        if self._process is not None and has_ended(self._process):
-            os.close(self._process)
+        if self._process is not None and not self._process.runs():
+            self._process.close()
             self._process = None
         return self._process is not None
 

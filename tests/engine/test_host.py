@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts that lack what an engine is used to, without an engine."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from harness import WATCHDOG_S
+
+from cistern.engine import cpus, digests
+from cistern.engine.beside import Beside
+
+
+def test_file_of_an_image_that_has_no_change_times_is_read_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next image at its place may have other weights of the same device, inode, size and constant time."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    built = 1_700_000_000
+    monkeypatch.setattr(digests, "state_of", lambda path: (7, 12, path.stat().st_size, built * 1_000_000_000))
+    one, other = tmp_path / "one", tmp_path / "two"
+    one.write_bytes(b"one")
+    other.write_bytes(b"two")
+    assert digests.file_digest(one) != digests.file_digest(other)
+    assert not digests.digests_folder().exists()
+
+
+def test_work_for_which_there_is_no_thread_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine's thread submits it, and would end with what it raised."""
+
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    beside = Beside("test")
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", start)
+        assert "can't start" in str(beside.submit(lambda: 1).exception(WATCHDOG_S))
+    assert beside.submit(lambda: 2).result(WATCHDOG_S) == 2
+    beside.close()
+
+
+def test_thread_is_started_though_the_cpus_of_its_starter_are_taken_meanwhile(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def taken(pid: int, mask: object) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(cpus, "given", lambda: os.sched_getaffinity(0) | {5000})
+    monkeypatch.setattr(os, "sched_setaffinity", taken)
+    done = threading.Event()
+    with cpus.unbound():
+        threading.Thread(target=done.set).start()
+    assert done.wait(WATCHDOG_S)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_engine_that_is_not_bound_gets_the_cpus_that_its_container_is_given_later(
+    monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
+    """The kernel keeps to what a thread has set, and so do all that it starts."""
+    monkeypatch.setattr(cpus, "given", lambda: os.sched_getaffinity(0))
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: pytest.fail("it is bound from now on"))
+    with cpus.unbound(beside):
+        pass
