@@ -57,8 +57,8 @@ class Doctor(OperateTest):
         node = self.node()
         said = node.cistern("doctor", "--config", node.config, "--json")
         found = findings(said)
-        for name in ("kernel", "memory", "memory_dir", "huge_pages", "memlock", "io_uring", "numa", "cpu", "clients",
-                     "arenas", "clock", "node", "node_memory", "node_loop", "node_copy"):
+        for name in ("kernel", "memory", "memory_dir", "logout", "huge_pages", "memlock", "io_uring", "numa", "cpu",
+                     "clients", "arenas", "clock", "node", "node_memory", "node_loop", "node_copy"):
             self.assertIn(name, found)
             for finding in found[name]:
                 self.assertIn(finding["verdict"], ("ok", "warning", "problem"))
