@@ -237,6 +237,14 @@ std::optional<bool> ClockIsSynchronised() {
 
 }  // namespace
 
+std::uint32_t OwnerOf(const std::string& memory_dir, const std::string& tenant) {
+  struct stat info;
+  if (::stat((memory_dir + "/" + tenant).c_str(), &info) == 0) return info.st_uid;
+  // The tenant's may be made in one of root's, as /dev/shm.
+  if (::stat(memory_dir.c_str(), &info) == 0 && info.st_uid != 0) return info.st_uid;
+  return ::geteuid();
+}
+
 Result<HostFacts> ReadHostFacts(const LookAt& at) {
   std::string process = at.root + "/proc/self";
   const std::string of_node = Text(at.root, "/proc/", at.node_pid);

@@ -66,6 +66,9 @@ struct LookAt {
   std::string root;            // stands before /proc, /sys, /etc and the like: tests have their own
 };
 
+// Whose node has its memory there; where nobody's does, this process's user.
+std::uint32_t OwnerOf(const std::string& memory_dir, const std::string& tenant);
+
 // What cannot be read is left as it is above; kIoError where /proc says nothing at all.
 Result<HostFacts> ReadHostFacts(const LookAt& at);
 
