@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <grp.h>
+#include <pwd.h>
+#include <unistd.h>
+
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
+#include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <iterator>
 #include <optional>
 
+#include "base/fd.h"
 #include "base/format.h"
 #include "base/utf8.h"
 #include "commands.h"
@@ -90,6 +97,25 @@ doctor::Finding Unasked(const Status& why) {
   return finding;
 }
 
+// Root asks about another user's node: from here on this process is that user, with the groups that
+// the host's list gives it, so that what it may not do is found. None: it goes on as it is.
+std::optional<doctor::Finding> GoOnAs(std::uint32_t owner) {
+  if (geteuid() != 0 || owner == 0) return std::nullopt;
+  const passwd* user = getpwuid(owner);
+  const gid_t group = user == nullptr ? owner : user->pw_gid;
+  const bool became = (user == nullptr ? setgroups(0, nullptr) : initgroups(user->pw_name, group)) == 0 &&
+                      setresgid(group, group, group) == 0 && setresuid(owner, owner, owner) == 0;
+  const std::string who = user == nullptr ? Text("user ", owner) : std::string(user->pw_name);
+  if (became)
+    return doctor::Finding{.name = "user", .value = Text("looked as ", who, ", whose memory_dir it is")};
+  return doctor::Finding{.name = "user",
+                         .verdict = Verdict::kWarning,
+                         .value = Text("looked as root, and memory_dir is ", who, "'s"),
+                         .limit = "the node's user",
+                         .mend = Text("run it as that user, whose rights count: runuser -u ", who,
+                                      " -- cistern doctor --config FILE")};
+}
+
 // The settings that the host is judged for: those of the file, else those of the node that runs, else the
 // defaults.
 node::NodeOptions Wanted(const std::optional<node::NodeOptions>& configured,
@@ -129,6 +155,8 @@ int RunDoctor(int argc, const char* const* argv) {
     if (prompt.connect.socket.empty()) prompt.connect.socket = configured->socket;
     if (prompt.connect.tenant == ConnectOptions().tenant) prompt.connect.tenant = configured->tenant;
   }
+  const auto user =
+      configured ? GoOnAs(doctor::OwnerOf(configured->memory_dir, configured->tenant)) : std::nullopt;
   const Result<std::string> status = AskNode(prompt);
   const auto basics = status ? doctor::BasicsOf(*status) : std::nullopt;
   node::NodeOptions options = Wanted(configured, basics);
@@ -139,9 +167,12 @@ int RunDoctor(int argc, const char* const* argv) {
   if (!facts) return Complain(kName, facts.error());
 
   Findings findings;
+  if (user) findings.push_back(*user);
   std::ranges::move(doctor::FindingsOfHost(*facts, options), std::back_inserter(findings));
   // What a node runs with is good enough for one. What the host lacks is said once.
   Status starts = configured || !basics ? resolved : Status();
+  if (configured && access(config.c_str(), R_OK) != 0)
+    starts = Status(Code::kDenied, Text("configuration file ", config, ": ", ErrnoText(errno)));
   if (starts.ok() && configured && CountOf(findings, Verdict::kProblem) == 0)
     starts = node::CheckNodeOptions(options);
   if (!starts.ok()) {

@@ -7,50 +7,53 @@
 // blocks are checked and stay in the node's memory.
 #include <fcntl.h>
 #include <hiredis/hiredis.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <numeric>
 
 #include "base/format.h"
 #include "base/units.h"
+#include "bench_node.h"
 #include "cell_blocks.h"
+#include "child.h"
 #include "command_line.h"
 #include "daemon.h"
 #include "fill.h"
 #include "line.h"
 #include "local_cell.h"
 #include "measure.h"
+#include "scratch.h"
+#include "scratch_directory.h"
 #include "workload/content.h"
-
-extern char** environ;
 
 namespace cistern {
 namespace {
 
+constexpr std::string_view kName = "redis_peer";
+
 class Redis {
  public:
-  // By a unix socket, or, with a port, by loopback TCP.
-  explicit Redis(const std::string& port = "0") {
-    std::string path = directory_;
-    if (mkdtemp(path.data()) == nullptr) return;
-    directory_ = path;
-    std::string socket = directory_ + "/redis.sock";
-    std::vector<std::string> words = {"redis-server", "--port", port,       "--bind",    "127.0.0.1",
-                                      "--unixsocket", socket,   "--save",   "",          "--appendonly",
-                                      "no",           "--dir",  directory_, "--logfile", "/dev/null"};
+  // By a unix socket, or, with a port, by loopback TCP. Its directory is made in `parent`.
+  explicit Redis(const std::string& parent, const std::string& port = "0") {
+    Result<ScratchDirectory> made = ScratchDirectory::Make(parent, "redis");
+    if (!made) return;
+    directory_ = std::move(*made);
+    const std::string socket = directory_.path() + "/redis.sock";
+    std::vector<std::string> words = {
+        "redis-server", "--port", port,           "--bind", "127.0.0.1", "--unixsocket",    socket,
+        "--save",       "",       "--appendonly", "no",     "--dir",     directory_.path(), "--logfile",
+        "/dev/null"};
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
-    if (posix_spawnp(&pid_, argv[0], nullptr, nullptr, argv.data(), environ) != 0) {
-      pid_ = -1;
-      return;
-    }
+    Result<Child> started = Child::Start([&] { execvp(argv[0], argv.data()); });
+    if (!started) return;
+    process_ = std::move(*started);
     for (int i = 0; i < 5000 && (context_ == nullptr || context_->err); ++i) {
       if (context_) redisFree(context_);
       context_ = port != "0" ? redisConnect("127.0.0.1", std::stoi(port)) : redisConnectUnix(socket.c_str());
@@ -59,14 +62,8 @@ class Redis {
   }
   ~Redis() {
     if (context_) redisFree(context_);
-    if (pid_ > 0) {
-      kill(pid_, SIGKILL);
-      waitpid(pid_, nullptr, 0);
-    }
-    std::error_code ignored;
-    std::filesystem::remove_all(directory_, ignored);
   }
-  bool ok() const { return pid_ > 0 && context_ && !context_->err; }
+  bool ok() const { return context_ && !context_->err; }
 
   bool Set(const BlockKey& key, std::span<const std::byte> value) {
     auto* reply = static_cast<redisReply*>(redisCommand(context_, "SET %b %b", key.bytes.data(),
@@ -96,30 +93,25 @@ class Redis {
     freeReplyObject(reply);
     return good;
   }
-  // The caller frees it.
-  redisReply* Get(const BlockKey& key) {
-    return static_cast<redisReply*>(
+  // Whether the value is there and has so many bytes.
+  bool Get(const BlockKey& key, std::size_t bytes) {
+    auto* reply = static_cast<redisReply*>(
         redisCommand(context_, "GET %b", key.bytes.data(), static_cast<std::size_t>(key.length)));
+    const bool good = reply && reply->len == bytes;
+    if (reply) freeReplyObject(reply);
+    return good;
   }
 
  private:
-  std::string directory_ = "/tmp/cistern-redis-XXXXXX";
-  pid_t pid_ = -1;
+  ScratchDirectory directory_;
+  Child process_;  // ends before its directory does
   redisContext* context_ = nullptr;
 };
 
 // A file a block in a directory of its own, named by the key: the cache that needs no program.
 class Files {
  public:
-  explicit Files(const std::string& parent) : directory_(parent + "/cistern-files-XXXXXX") {
-    if (mkdtemp(directory_.data()) == nullptr) directory_.clear();
-  }
-  ~Files() {
-    std::error_code ignored;
-    if (!directory_.empty()) std::filesystem::remove_all(directory_, ignored);
-  }
-  Files(const Files&) = delete;
-  Files& operator=(const Files&) = delete;
+  explicit Files(ScratchDirectory directory) : directory_(std::move(directory)) {}
 
   bool Put(const BlockKey& key, std::span<const std::byte> value) const {
     const Fd file(open(PathOf(key).c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
@@ -132,82 +124,108 @@ class Files {
   }
 
  private:
-  std::string PathOf(const BlockKey& key) const { return directory_ + "/" + key.ToHex(); }
-  std::string directory_;
+  std::string PathOf(const BlockKey& key) const { return directory_.path() + "/" + key.ToHex(); }
+  ScratchDirectory directory_;
 };
 
-// GB/s of all of these blocks once, each read to its place in `to`.
-Result<double> ReadFiles(const Files& files, std::span<const BlockKey> keys,
-                         std::span<const std::uint32_t> order, std::span<std::byte> to,
-                         std::uint64_t block_bytes, Samples& samples) {
-  const Stopwatch all;
-  for (std::size_t at = 0; at < order.size(); ++at) {
-    const Stopwatch one;
-    if (!files.Get(keys[order[at]], to.subspan(at * block_bytes, block_bytes)))
-      return Error(Code::kIoError, "a file of the bench is not there");
-    samples.call_us.push_back(static_cast<double>(one.Ns()) / 1e3);
+// What a round reads: each of these blocks once, in this order.
+struct Reading {
+  std::span<const BlockKey> keys;
+  std::span<const std::uint32_t> order;
+  std::uint64_t block_bytes = 0;
+
+  // GB/s of `read` for each, which is told the block and its number in the order.
+  template <class Read>
+  Result<double> Rate(Samples& samples, Read&& read) const {
+    const Stopwatch all;
+    for (std::size_t at = 0; at < order.size(); ++at) {
+      const Stopwatch one;
+      if (Status status = read(keys[order[at]], at); !status.ok()) return Error(status);
+      samples.call_us.push_back(static_cast<double>(one.Ns()) / 1e3);
+    }
+    return static_cast<double>(order.size() * block_bytes) / static_cast<double>(all.Ns());
   }
-  return static_cast<double>(order.size() * block_bytes) / static_cast<double>(all.Ns());
+};
+
+// One of those that are measured beside each other.
+struct Side {
+  std::function<Result<double>(const Reading& reading, Samples& samples)> read;
+  Samples samples;
+};
+
+// Each round another one begins. The first round is left out: it touches what the others go on with.
+Status ReadInTurn(std::span<Side> sides, std::span<const BlockKey> keys, std::uint64_t block_bytes,
+                  std::uint64_t rounds) {
+  std::vector<std::uint32_t> order(keys.size());
+  std::iota(order.begin(), order.end(), 0u);
+  Random random(23);
+  for (std::uint64_t round = 0; round <= rounds; ++round) {
+    Shuffle(order, random);
+    for (std::size_t turn = 0; turn < sides.size(); ++turn) {
+      Side& side = sides[(round + turn) % sides.size()];
+      Samples left_out;
+      Samples& samples = round == 0 ? left_out : side.samples;
+      const Result<double> rate = side.read({keys, order, block_bytes}, samples);
+      if (!rate) return rate.error();
+      samples.rounds.push_back(*rate);
+    }
+  }
+  return Status();
 }
 
 Status RunSize(std::uint64_t block_bytes, BenchOptions& options) {
   const std::uint64_t working_set = 256u << 20;
-  Result<Daemon> daemon = Daemon::Start(options.daemon, options.memory_dir, {"--memory", "512MiB"});
+  Result<Daemon> daemon = StartNode(options, {"--memory", "512MiB"});
   if (!daemon) return daemon.error();
   Result<Store> store = daemon->Connect();
   if (!store) return store.error();
   Result<FilledBlocks> blocks = Fill(*store, working_set / block_bytes, block_bytes);
   if (!blocks) return blocks.error();
-  Redis redis;
+  Redis redis(options.memory_dir);
   if (!redis.ok()) return Status(Code::kGone, "redis-server does not start; is it installed?");
+  Result<ScratchDirectory> directory = ScratchDirectory::Make(options.memory_dir, "files");
+  if (!directory) return directory.error();
+  const Files files(std::move(*directory));
   std::vector<std::byte> value(block_bytes);
-  const Files files(options.memory_dir);
   for (const BlockKey& key : blocks->keys) {
     workload::FillContent(key, value);
     if (!redis.Set(key, value)) return Status(Code::kIoError, "redis refused a SET");
     if (!files.Put(key, value))
       return Status(Code::kIoError, Text(options.memory_dir, ": no room for the files"));
   }
-  std::vector<std::uint32_t> order(blocks->keys.size());
-  std::iota(order.begin(), order.end(), 0u);
-  Random random(23);
   Buffer to(working_set);
-  Samples ours, theirs, of_files;
-  for (std::uint64_t round = 0; round < options.rounds; ++round) {
-    Shuffle(order, random);
-    const auto rate = ReadFiles(files, blocks->keys, order, {to.data(), working_set}, block_bytes, of_files);
-    if (!rate) return rate.error();
-    of_files.rounds.push_back(*rate);
-    Stopwatch theirs_round;
-    for (std::uint32_t i : order) {
-      Stopwatch one;
-      redisReply* reply = redis.Get(blocks->keys[i]);
-      theirs.call_us.push_back(static_cast<double>(one.Ns()) / 1e3);
-      if (!reply || reply->len != block_bytes) return Status(Code::kIoError, "redis lost a value");
-      freeReplyObject(reply);
-    }
-    const auto bytes = static_cast<double>(order.size() * block_bytes);
-    theirs.rounds.push_back(bytes / static_cast<double>(theirs_round.Ns()));
-    Stopwatch ours_round;
-    for (std::size_t at = 0; at < order.size(); ++at) {
-      ReadRange range{.bytes = block_bytes, .to = to.data() + at * block_bytes};
-      BlockRead read{.key = blocks->keys[order[at]], .ranges = std::span(&range, 1)};
-      Stopwatch one;
-      Result<ReadResult> result = store->Read(blocks->ns, std::span(&read, 1)).Wait();
-      ours.call_us.push_back(static_cast<double>(one.Ns()) / 1e3);
-      if (!result || result->leading_hits != 1)
-        return Status(Code::kMiss, "a block of the bench is not there");
-    }
-    ours.rounds.push_back(bytes / static_cast<double>(ours_round.Ns()));
-    for (std::size_t at = 0; at < order.size(); ++at) {
-      options.wrong_bytes +=
-          workload::CountWrongBytes(blocks->keys[order[at]], {to.data() + at * block_bytes, block_bytes});
-    }
-  }
-  options.row(
-      RateRow(Text("get_", SizeText(block_bytes), "_against_redis"), "redis on a unix socket", ours, theirs));
-  options.row(
-      RateRow(Text("get_", SizeText(block_bytes), "_against_files"), "files on tmpfs", ours, of_files));
+  const auto place = [&](std::size_t at) { return std::span(to.data() + at * block_bytes, block_bytes); };
+  const auto read_files = [&](const Reading& reading, Samples& samples) {
+    return reading.Rate(samples, [&](const BlockKey& key, std::size_t at) {
+      return files.Get(key, place(at)) ? Status()
+                                       : Status(Code::kIoError, "a file of the bench is not there");
+    });
+  };
+  const auto read_redis = [&](const Reading& reading, Samples& samples) {
+    return reading.Rate(samples, [&](const BlockKey& key, std::size_t) {
+      return redis.Get(key, block_bytes) ? Status() : Status(Code::kIoError, "redis lost a value");
+    });
+  };
+  const auto read_ours = [&](const Reading& reading, Samples& samples) {
+    const Result<double> rate = reading.Rate(samples, [&](const BlockKey& key, std::size_t at) {
+      ReadRange range{.bytes = block_bytes, .to = place(at).data()};
+      const BlockRead read{.key = key, .ranges = std::span(&range, 1)};
+      const Result<ReadResult> result = store->Read(blocks->ns, std::span(&read, 1)).Wait();
+      return result && result->leading_hits == 1 ? Status()
+                                                 : Status(Code::kMiss, "a block of the bench is not there");
+    });
+    for (std::size_t at = 0; at < reading.order.size(); ++at)
+      options.wrong_bytes += workload::CountWrongBytes(reading.keys[reading.order[at]], place(at));
+    return rate;
+  };
+  std::array<Side, 3> sides{{{read_files, {}}, {read_redis, {}}, {read_ours, {}}}};
+  if (Status status = ReadInTurn(sides, blocks->keys, block_bytes, options.rounds); !status.ok())
+    return status;
+  const auto& [of_files, theirs, ours] = sides;
+  options.row(RateRow(Text("get_", SizeText(block_bytes), "_against_redis"), "redis on a unix socket",
+                      ours.samples, theirs.samples));
+  options.row(RateRow(Text("get_", SizeText(block_bytes), "_against_files"), "files on tmpfs", ours.samples,
+                      of_files.samples));
   return Status();
 }
 
@@ -241,7 +259,7 @@ Status RunCell(const std::string& name, std::uint64_t block_bytes, std::size_t a
   if (Status together = (*cell)->ComeTogether(); !together.ok()) return together;
   auto port = FreePort();
   if (!port) return port.error();
-  Redis redis(*port);
+  Redis redis(options.memory_dir, *port);
   if (!redis.ok()) return Status(Code::kGone, "redis-server does not start; is it installed?");
   Samples ours, theirs;
   std::vector<BlockKey> known;
@@ -281,18 +299,7 @@ std::string Json(const BenchRow& row) {
               ",\"p50_us\":", row.p50_us, ",\"p99_us\":", row.p99_us, "}");
 }
 
-int Run(int argc, const char* const* argv) {
-  BenchOptions options;
-  options.daemon = DaemonBeside();
-  bool json = false;
-  CommandLine line(
-      "redis_peer",
-      "Get of a block against Redis on a unix socket and against files on tmpfs, and blocks of another node "
-      "of a cell against Redis over TCP, interleaved.",
-      "  redis_peer --json");
-  line.Count("--rounds", "interleaved rounds; default: 9", &options.rounds, 1, 1000);
-  line.Switch("--json", "one JSON object on stdout", &json);
-  if (auto exit = line.Parse(argc, argv)) return *exit;
+int Measure(BenchOptions& options, bool json) {
   std::string rows;
   options.row = [&](const BenchRow& row) {
     if (json) {
@@ -306,18 +313,35 @@ int Run(int argc, const char* const* argv) {
     }
   };
   for (const std::uint64_t block_bytes : {2u << 20, 64u << 10}) {
-    if (Status status = RunSize(block_bytes, options); !status.ok()) return Complain("redis_peer", status);
+    if (Status status = RunSize(block_bytes, options); !status.ok()) return Complain(kName, status);
   }
   if (HasEtcd(options, "cell_read_against_redis_tcp")) {
     Status status = RunCell("cell_read_8x64KiB_against_redis_tcp", 64u << 10, 8, options);
     if (status.ok()) status = RunCell("cell_read_2MiB_against_redis_tcp", 2u << 20, 1, options);
-    if (!status.ok()) return Complain("redis_peer", status);
+    if (!status.ok()) return Complain(kName, status);
   }
   if (json) std::printf("{\"rows\":[%s]}\n", rows.c_str());
   if (options.wrong_bytes != 0)
     std::fprintf(stderr, "redis_peer: %llu wrong bytes\n",
                  static_cast<unsigned long long>(options.wrong_bytes));
   return options.wrong_bytes == 0 ? kExitOk : kExitFailed;
+}
+
+int Run(int argc, const char* const* argv) {
+  BenchOptions options;
+  options.daemon = DaemonBeside();
+  bool json = false;
+  CommandLine line(
+      kName,
+      "Get of a block against Redis on a unix socket and against files on tmpfs, and blocks of another node "
+      "of a cell against Redis over TCP, interleaved.",
+      "  redis_peer --json");
+  line.Count("--rounds", "interleaved rounds; default: 9", &options.rounds, 1, 1000);
+  line.Text("--memory-dir", "DIR", "a tmpfs for all that it makes; default: /dev/shm", &options.memory_dir);
+  line.Switch("--json", "one JSON object on stdout", &json);
+  if (auto exit = line.Parse(argc, argv)) return *exit;
+  const Result<int> ran = InScratch(options, [&] { return Measure(options, json); });
+  return ran ? *ran : Complain(kName, ran.error());
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "doctor/host.h"
 
 #include <fcntl.h>
+#include <pwd.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
@@ -16,6 +17,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <string_view>
 #include <system_error>
 
@@ -65,6 +67,11 @@ std::string ChosenWord(const std::string& line) {
   const std::size_t open = line.find('['), close = line.find(']');
   return open == std::string::npos || close == std::string::npos ? line
                                                                  : line.substr(open + 1, close - open - 1);
+}
+
+bool IsNo(std::string_view value) {
+  constexpr std::string_view kNo[] = {"no", "false", "off", "0", "n", "f"};
+  return std::ranges::find(kNo, value) != std::end(kNo);
 }
 
 FileSystemFacts FileSystemOf(std::string path) {
@@ -189,6 +196,38 @@ void LookForArenas(const fs::path& memory_dir, std::vector<ArenaFacts>& arenas) 
   }
 }
 
+// logind runs and was not told otherwise. Of its files of one name only the first directory's counts, and the
+// last name has the last word.
+bool RemovesIpc(const std::string& root) {
+  constexpr std::string_view kName = "RemoveIPC=";
+  std::error_code ignored;
+  if (!fs::exists(root + "/run/systemd/seats", ignored)) return false;
+  std::map<std::string, fs::path> files;
+  for (const char* in : {"/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd"}) {
+    for (const fs::path& file : EntriesOf(root + in + "/logind.conf.d")) {
+      if (file.extension() == ".conf") files.try_emplace(file.filename(), file);
+    }
+  }
+  std::vector<fs::path> ordered = {root + "/etc/systemd/logind.conf"};
+  for (const auto& [name, file] : files) ordered.push_back(file);
+  bool removes = true;
+  for (const fs::path& path : ordered) {
+    std::ifstream file(path);
+    for (std::string line; std::getline(file, line);) {
+      std::erase_if(line, [](char c) { return c == ' ' || c == '\t'; });
+      if (line.starts_with(kName)) removes = !IsNo(std::string_view(line).substr(kName.size()));
+    }
+  }
+  return removes;
+}
+
+// Who lingers is never logged out.
+bool Lingers(const std::string& root, std::uint32_t uid) {
+  std::error_code ignored;
+  const passwd* user = ::getpwuid(uid);
+  return user != nullptr && fs::exists(root + "/var/lib/systemd/linger/" + user->pw_name, ignored);
+}
+
 std::optional<bool> ClockIsSynchronised() {
   timex state{};
   const int said = ::adjtimex(&state);
@@ -197,6 +236,14 @@ std::optional<bool> ClockIsSynchronised() {
 }
 
 }  // namespace
+
+std::uint32_t OwnerOf(const std::string& memory_dir, const std::string& tenant) {
+  struct stat info;
+  if (::stat((memory_dir + "/" + tenant).c_str(), &info) == 0) return info.st_uid;
+  // The tenant's may be made in one of root's, as /dev/shm.
+  if (::stat(memory_dir.c_str(), &info) == 0 && info.st_uid != 0) return info.st_uid;
+  return ::geteuid();
+}
 
 Result<HostFacts> ReadHostFacts(const LookAt& at) {
   std::string process = at.root + "/proc/self";
@@ -223,6 +270,7 @@ Result<HostFacts> ReadHostFacts(const LookAt& at) {
   facts.numa = memory::ReadMemoryNodes(at.root);
   for (const record::CopyKernels* kernels : record::AllKernels()) facts.kernels.emplace_back(kernels->name);
   facts.uid = ::geteuid();
+  facts.removes_ipc = RemovesIpc(at.root) && !Lingers(at.root, facts.uid);
   LookAtProcesses(at, facts);
   LookForArenas(at.memory_dir, facts.arenas);
   for (const fs::path& entry : EntriesOf(at.root + "/dev/shm")) LookForArenas(entry, facts.arenas);

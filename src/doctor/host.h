@@ -50,6 +50,7 @@ struct HostFacts {
   std::vector<memory::MemoryNode> numa;
   std::vector<std::string> kernels;  // copy kernels that this processor runs, fastest first
   std::uint32_t uid = 0;
+  bool removes_ipc = false;  // logind removes what an ordinary user has in /dev/shm after its last logout
   std::uint32_t processes_of_uid = 0;            // without this one and the node
   std::vector<ArenaFacts> arenas;                // below memory_dir and in /dev/shm
   std::vector<MappedArena> mapped;               // by processes of this user
@@ -62,8 +63,11 @@ struct LookAt {
   std::string memory_dir;
   std::vector<std::string> flash;  // paths
   std::uint64_t node_pid = 0;  // its limits and its cgroup are meant; 0, or not to be seen: this process's
-  std::string root;            // stands before /proc, /sys and /dev/shm: tests have their own
+  std::string root;            // stands before /proc, /sys, /etc and the like: tests have their own
 };
+
+// Whose node has its memory there; where nobody's does, this process's user.
+std::uint32_t OwnerOf(const std::string& memory_dir, const std::string& tenant);
 
 // What cannot be read is left as it is above; kIoError where /proc says nothing at all.
 Result<HostFacts> ReadHostFacts(const LookAt& at);

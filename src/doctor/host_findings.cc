@@ -17,6 +17,8 @@ constexpr std::string_view kOldestKernel = "6.1";
 // Pages of shared memory that a session or a put needs beside the arena: an eighth of it as staging and a
 // sixteenth as sessions' rings, when all of both is taken.
 constexpr std::uint64_t kBesideOf16 = 3;
+// Up to this one a user is the system's (SYS_UID_MAX), whose files logind leaves alone.
+constexpr std::uint32_t kLastSystemUser = 999;
 
 std::string Joined(const std::vector<std::string>& words) {
   std::string text;
@@ -126,6 +128,23 @@ Finding MemoryDirectory(const HostFacts& facts, const node::NodeOptions& options
     finding.verdict = Verdict::kWarning;
     finding.mend = "the kernel writes its pages to the disk again and again: name a directory on a tmpfs";
   }
+  return finding;
+}
+
+Finding Logout(const HostFacts& facts, const node::NodeOptions& options) {
+  const std::filesystem::path directory = std::filesystem::path(options.memory_dir).lexically_normal();
+  const bool removed =
+      facts.removes_ipc && facts.uid > kLastSystemUser && directory.string().starts_with("/dev/shm/");
+  Finding finding{.name = "logout",
+                  .value = removed ? Text("logind removes ", directory.string(),
+                                          " after the last logout of uid ", facts.uid)
+                                   : std::string("memory's files stay"),
+                  .limit = "memory's files outlive logins"};
+  if (!removed) return finding;
+  finding.verdict = Verdict::kWarning;
+  finding.mend =
+      "loginctl enable-linger, or RemoveIPC=no in /etc/systemd/logind.conf, or a memory_dir on a tmpfs of "
+      "its own";
   return finding;
 }
 
@@ -279,8 +298,9 @@ Finding Clock(const HostFacts& facts) {
 }  // namespace
 
 Findings FindingsOfHost(const HostFacts& facts, const node::NodeOptions& options) {
-  Findings findings = {Kernel(facts),    Memory(facts, options),  MemoryDirectory(facts, options),
-                       HugePages(facts), Memlock(facts, options), Uring(facts, options)};
+  Findings findings = {Kernel(facts),          Memory(facts, options), MemoryDirectory(facts, options),
+                       Logout(facts, options), HugePages(facts),       Memlock(facts, options),
+                       Uring(facts, options)};
   AddFlash(facts, findings);
   findings.push_back(Numa(facts));
   findings.push_back(Cpu(facts));

@@ -8,9 +8,9 @@
 
 namespace cistern::doctor {
 
-// One finding or more of each name, in this order: kernel, memory, memory_dir, huge_pages, memlock, io_uring,
-// flash (one a volume), numa, cpu, clients, arenas (one each that is left over), clock. `options` are
-// resolved.
+// One finding or more of each name, in this order: kernel, memory, memory_dir, logout, huge_pages, memlock,
+// io_uring, flash (one a volume), numa, cpu, clients, arenas (one each that is left over), clock. `options`
+// are resolved.
 Findings FindingsOfHost(const HostFacts& facts, const node::NodeOptions& options);
 
 }  // namespace cistern::doctor

@@ -148,6 +148,17 @@ TEST(HostFindings, AFileSystemThatIsTooSmallFullOrNoTmpfsSaysHowToMendIt) {
   ExpectMend(Of("memory_dir", facts), Verdict::kWarning, "tmpfs");
 }
 
+TEST(HostFindings, MemoryThatLogindRemovesAtALogoutIsAWarning) {
+  HostFacts facts = Sound();
+  facts.removes_ipc = true;
+  ExpectMend(Of("logout", facts), Verdict::kOk, "");  // of a system's user it removes nothing
+  facts.uid = 1000;
+  ExpectMend(Of("logout", facts), Verdict::kWarning, "enable-linger");
+  node::NodeOptions options = Options();
+  options.memory_dir = "/mnt/kv";
+  ExpectMend(Of("logout", facts, options), Verdict::kOk, "");
+}
+
 TEST(HostFindings, HugePagesThatAreDeniedOrMissingAreAWarning) {
   HostFacts facts = Sound();
   facts.shmem_huge = "deny";

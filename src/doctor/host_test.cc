@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pwd.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -136,6 +137,24 @@ TEST_F(PlantedHost, ADiscardedArenaCountsOnceForEachProcessThatMapsIt) {
   EXPECT_EQ(facts.mapped[0].pid, 12u);
   EXPECT_EQ(facts.mapped[0].bytes, 2u << 20);
   EXPECT_EQ(facts.processes_of_uid, 1u);
+}
+
+TEST_F(PlantedHost, LogindRemovesIpcUnlessItIsToldOtherwiseOrTheUserLingers) {
+  EXPECT_FALSE(Read().removes_ipc) << "there is no logind";
+  std::filesystem::create_directories(root_ + "/run/systemd/seats");
+  EXPECT_TRUE(Read().removes_ipc);
+  File("/etc/systemd/logind.conf", "[Login]\n#RemoveIPC=no\nRemoveIPC = no\n");
+  EXPECT_FALSE(Read().removes_ipc);
+  File("/usr/lib/systemd/logind.conf.d/10-site.conf", "[Login]\nRemoveIPC=yes\n");
+  EXPECT_TRUE(Read().removes_ipc);
+  File("/etc/systemd/logind.conf.d/10-site.conf", "");  // in that one's place
+  EXPECT_FALSE(Read().removes_ipc);
+  File("/etc/systemd/logind.conf.d/20-site.conf", "[Login]\nRemoveIPC=1\n");
+  EXPECT_TRUE(Read().removes_ipc);
+  const passwd* user = getpwuid(geteuid());
+  if (user == nullptr) GTEST_SKIP() << "this user has no name";
+  File(Text("/var/lib/systemd/linger/", user->pw_name), "");
+  EXPECT_FALSE(Read().removes_ipc);
 }
 
 TEST_F(PlantedHost, AVolumeThatIsNotThereSaysSo) {

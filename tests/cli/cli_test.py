@@ -45,6 +45,28 @@ class WhatANodeDoes(CliTest):
             bench.stdout.close()
             self.assertEqual(list(self.directory.iterdir()), [])
 
+    @unittest.skipUnless((BIN / "redis_peer").exists() and shutil.which("redis-server"), "needs redis and hiredis")
+    def test_a_peer_that_is_interrupted_leaves_nothing(self) -> None:
+        def works_here(process: pathlib.Path) -> bool:
+            try:
+                return str(self.directory) in os.readlink(process / "cwd")
+            except OSError:  # it has ended, or is another user's
+                return False
+
+        def of_redis() -> list[pathlib.Path]:
+            return [process for process in pathlib.Path("/proc").glob("[0-9]*") if works_here(process)]
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            peer = subprocess.Popen([BIN / "redis_peer", "--rounds", "1000", "--memory-dir", self.directory])
+            while not list(self.directory.glob("**/redis.sock")):
+                self.assertIsNone(peer.poll())
+            self.assertTrue(of_redis())
+            peer.send_signal(number)
+            self.assertEqual(peer.wait(TIMEOUT_S), -number)
+            self.assertEqual(list(self.directory.iterdir()), [])
+            while of_redis():  # killed with who started it
+                os.sched_yield()
+
     def test_a_demo_that_nobody_reads_and_one_whose_terminal_is_closed_leave_nothing(self) -> None:
         words = ("--sessions", "5000", "--memory", "128MiB", "--flash", "256MiB", "--flash-dir", self.directory)
         for hangs_up in (False, True):

@@ -57,8 +57,8 @@ class Doctor(OperateTest):
         node = self.node()
         said = node.cistern("doctor", "--config", node.config, "--json")
         found = findings(said)
-        for name in ("kernel", "memory", "memory_dir", "huge_pages", "memlock", "io_uring", "numa", "cpu", "clients",
-                     "arenas", "clock", "node", "node_memory", "node_loop", "node_copy"):
+        for name in ("kernel", "memory", "memory_dir", "logout", "huge_pages", "memlock", "io_uring", "numa", "cpu",
+                     "clients", "arenas", "clock", "node", "node_memory", "node_loop", "node_copy"):
             self.assertIn(name, found)
             for finding in found[name]:
                 self.assertIn(finding["verdict"], ("ok", "warning", "problem"))
@@ -92,6 +92,35 @@ class Doctor(OperateTest):
         self.assertEqual(said.returncode, 1)
         self.assertEqual(findings(said)["flash"][0]["verdict"], "problem")
         self.assertIn(str(missing), findings(said)["flash"][0]["value"])
+
+    def test_by_root_it_says_what_the_nodes_own_user_may_not_do(self) -> None:
+        if os.geteuid() != 0:
+            self.skipTest("asks about the node of another user: run as root")
+        self.directory.chmod(0o755)
+        memory, flash, key, config = (self.directory / name for name in ("m", "flash", "key", "c.toml"))
+        for path in (memory, flash):
+            path.mkdir(0o700)
+            os.chown(path, 65534, 65534)
+        key.write_text("0" * 64 + "\n")
+        key.chmod(0o600)
+        lines = f'memory = "64MiB"\nmemory_dir = "{memory}"\nsocket = "{self.directory}/s"\n'
+        config.write_text(lines)
+        found = findings(run("cistern", "doctor", "--config", config, "--json"))
+        self.assertIn("whose memory_dir it is", found["user"][0]["value"])
+        self.assertIn("uid 65534", found["clients"][0]["value"])
+        self.assertNotIn("settings", found)
+        os.chown(flash, 0, 0)
+        config.write_text(f'{lines}flash = ["{flash}:256MiB"]\n')
+        said = run("cistern", "doctor", "--config", config, "--json")
+        self.assertEqual(said.returncode, 1)
+        self.assertIn("EACCES", findings(said)["flash"][0]["value"])
+        config.write_text(f'{lines}cell = "http://127.0.0.1:9"\nmember = "a"\ncell_address = "127.0.0.1:9"\n'
+                          f'cell_key = "{key}"\n')
+        found = findings(run("cistern", "doctor", "--config", config, "--json"))
+        self.assertIn("Permission denied", found["settings"][0]["value"])
+        config.chmod(0o600)
+        found = findings(run("cistern", "doctor", "--config", config, "--json"))
+        self.assertIn("Permission denied", found["settings"][0]["value"])
 
     def test_an_arena_without_a_node_says_how_to_free_it(self) -> None:
         node = self.node()
@@ -183,6 +212,17 @@ class Namespaces(OperateTest):
         self.assertIn(a["fingerprint"], text)
         self.assertIn("2 blocks", text)
 
+    def test_names_that_are_no_utf8_stay_apart_and_are_found_by_their_bytes(self) -> None:
+        node = self.node()
+        names = [os.fsdecode(b"a\xfe"), os.fsdecode(b"a\xff")]
+        for name in names:
+            self.assert_says(node.cistern("put", "--namespace", name, KEYS[0], "-", stdin=b"kv"), 0)
+        listed = node.json("namespaces")["namespaces"]
+        self.assertEqual(sorted(name for one in listed for name in one["names"]), ["a\u01fe", "a\u01ff"])
+        self.assert_says(node.cistern("admin", "drop", names[0]), 0)
+        self.assertEqual(node.cistern("get", "--namespace", names[0], KEYS[0], "-").returncode, 1)
+        self.assertEqual(node.cistern("get", "--namespace", names[1], KEYS[0], "-").stdout, b"kv")
+
     def test_diff_says_what_keeps_two_apart(self) -> None:
         node = self.node()
         for name in ("a", "b"):
@@ -212,17 +252,6 @@ class Config(OperateTest):
         self.assertEqual(node.setting("log_level"),
                          {"name": "log_level", "value": "info", "from": "default", "reload": True})
         self.assertIn(b"restart", node.cistern("config").stdout)
-
-    def test_names_that_are_no_utf8_stay_apart_and_are_found_by_their_bytes(self) -> None:
-        node = self.node()
-        names = [os.fsdecode(b"a\xfe"), os.fsdecode(b"a\xff")]
-        for name in names:
-            self.assert_says(node.cistern("put", "--namespace", name, KEYS[0], "-", stdin=b"kv"), 0)
-        listed = node.json("namespaces")["namespaces"]
-        self.assertEqual(sorted(name for one in listed for name in one["names"]), ["a\u01fe", "a\u01ff"])
-        self.assert_says(node.cistern("admin", "drop", names[0]), 0)
-        self.assertEqual(node.cistern("get", "--namespace", names[0], KEYS[0], "-").returncode, 1)
-        self.assertEqual(node.cistern("get", "--namespace", names[1], KEYS[0], "-").stdout, b"kv")
 
     def test_a_reload_changes_what_can_be_and_says_what_waits(self) -> None:
         node = self.node()
