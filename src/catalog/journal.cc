@@ -333,14 +333,24 @@ Task<std::size_t> Journal::Apply(const std::vector<Found>& copies, std::size_t a
           }
           break;
         case Kind::kNamespace:
-          if (auto entry = NamespaceTable::Decode(*payload)) namespaces[entry->slot] = std::move(*entry);
+          if (auto entry = NamespaceTable::Decode(*payload)) {
+            namespaces[entry->slot] = std::move(*entry);
+          } else if (const auto slot = NamespaceTable::SlotOf(*payload)) {
+            namespaces.erase(*slot);
+          } else {
+            contents->damaged = true;
+          }
           break;
         case Kind::kLabels:
           if (auto read = NamespaceTable::DecodeLabels(*payload); read && namespaces.contains(read->slot))
             namespaces[read->slot].labels = std::move(read->labels);
           break;
         case Kind::kTombstone:
-          if (auto tombstone = DecodeTombstone(*payload)) tombstones[tombstone->sequence] = *tombstone;
+          if (auto tombstone = DecodeTombstone(*payload)) {
+            tombstones[tombstone->sequence] = *tombstone;
+          } else {
+            contents->damaged = true;
+          }
           break;
         case Kind::kTombstoneEnd:
           if (payload->size() != 8) break;
@@ -467,11 +477,9 @@ Task<Status> Journal::Start(std::vector<NamespaceEntry> namespaces, std::uint64_
 
 Task<Status> Journal::PutNamespace(const NamespaceEntry& entry) {
   auto asked = std::make_shared<Asked>();
-  Named named = NamedOf(entry);
-  Append(named);
   asked->names = true;
   asked->slot = entry.slot;
-  asked->before = std::exchange(namespaces_[entry.slot], std::move(named));
+  asked->before = Replace(entry);
   co_return co_await Flush(std::move(asked));
 }
 
@@ -502,10 +510,15 @@ void Journal::NoteConversationEnd(const ConversationEnd& end) {
   if (conversation_ends_.size() > kMostConversationEnds) conversation_ends_.erase(conversation_ends_.begin());
 }
 
-void Journal::NoteNamespace(const NamespaceEntry& entry) {
+void Journal::NoteNamespace(const NamespaceEntry& entry) { (void)Replace(entry); }
+
+Journal::Named Journal::Replace(const NamespaceEntry& entry) {
   Named named = NamedOf(entry);
   Append(named);
-  namespaces_[entry.slot] = std::move(named);
+  Named before = std::exchange(namespaces_[entry.slot], std::move(named));
+  const Named& after = namespaces_[entry.slot];
+  if (!before.list.empty() && before.list.front() < after.list.front()) outdated_ = true;
+  return before;
 }
 
 // What was noted is in what is written anew after a failed append, so a later batch is never durable without
@@ -664,8 +677,9 @@ bool Journal::GiveUpSpare() {
 Task<Status> Journal::WriteOut(std::vector<AskedPtr>* asked) {
   // After a failed write nothing is known of the file's end, and appending there could bury records behind a
   // torn one.
-  if (broken_ || end_ + pending_.front().bytes.size() > 2 * live_bytes_ + kSlackBytes) {
+  if (broken_ || outdated_ || end_ + pending_.front().bytes.size() > 2 * live_bytes_ + kSlackBytes) {
     broken_ = true;
+    outdated_ = false;
     for (Batch& batch : pending_) asked->insert(asked->end(), batch.asked.begin(), batch.asked.end());
     pending_.clear();
     Status status = co_await Rewrite();
