@@ -423,7 +423,7 @@ Task<bool> Journal::DamagedBehind(std::span<const std::byte> bytes, std::size_t 
 
 Task<Result<Journal::Contents>> Journal::Open() {
   if (auto spare = loop_.Open(directory_ + "/journal.spare", io::OpenMode::kRead)) {
-    spare_ = spare->Size().value_or(0) >= kSpareBytes;
+    spare_bytes_ = spare->Size().value_or(0);
   }
   std::vector<Found> copies;
   for (const char* name : kCopies) copies.push_back(co_await Find(directory_ + name));
@@ -660,17 +660,21 @@ Task<Status> Journal::Rewrite() {
 
 // Where there is no room for it either, all goes on without.
 void Journal::KeepSpare() {
-  if (spare_) return;
+  if (spare_bytes_ >= std::max(kSpareBytes, 2 * live_bytes_)) return;
   const std::string path = directory_ + "/journal.spare";
   auto file = loop_.Open(path, io::OpenMode::kCreate);
   if (!file) return;
-  spare_ = loop_.Preallocate(*file, std::max(kSpareBytes, 4 * live_bytes_)).ok();
-  if (!spare_) (void)loop_.Remove(path);
+  const std::uint64_t bytes = std::max(kSpareBytes, 4 * live_bytes_);
+  if (loop_.Preallocate(*file, bytes).ok()) {
+    spare_bytes_ = bytes;
+  } else if (spare_bytes_ == 0) {
+    (void)loop_.Remove(path);
+  }
 }
 
 bool Journal::GiveUpSpare() {
-  if (!spare_) return false;
-  spare_ = false;
+  if (spare_bytes_ == 0) return false;
+  spare_bytes_ = 0;
   return loop_.Remove(directory_ + "/journal.spare").ok();
 }
 

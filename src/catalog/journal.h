@@ -249,10 +249,10 @@ class Journal final {
   io::Loop& loop_;
   const std::string directory_;
   Files files_;
-  std::uint64_t end_ = 0;         // of the files
-  std::uint64_t live_bytes_ = 0;  // of a file when it was last rewritten
-  bool spare_ = false;            // room is kept for writing it anew
-  bool broken_ = true;            // an append failed: the file's end is unknown, so it is written anew
+  std::uint64_t end_ = 0;          // of the files
+  std::uint64_t live_bytes_ = 0;   // of a file when it was last rewritten
+  std::uint64_t spare_bytes_ = 0;  // room that is kept for writing it anew
+  bool broken_ = true;             // an append failed: the file's end is unknown, so it is written anew
   // A node that cannot read a slot's new record can read the one before it and would go by that: the files
   // are written anew, with one record of the slot.
   bool outdated_ = false;
