@@ -589,7 +589,6 @@ Task<Result<std::uint64_t>> Journal::WriteAnew(Files& files) {
   Append(out, Kind::kSequences, NumbersOf({&sequences_below_, 1}));
   Append(out, Kind::kDevices, NumbersOf(devices_));
   Append(out, Kind::kTime, NumbersOf({&time_s_, 1}));
-  if (ended_ > 0) Append(out, Kind::kEnded, NumbersOf({&ended_, 1}));
   if (standing_.history != 0) Append(out, Kind::kCell, EncodedStanding(standing_));
   std::uint32_t slot = 0;
   std::uint64_t sequence = 0, ended = 0;
@@ -611,7 +610,9 @@ Task<Result<std::uint64_t>> Journal::WriteAnew(Files& files) {
         Append(out, Kind::kConversationEnd, PayloadOf(end->second));
         ended = end->first + 1;
       } else {
-        if (!HasRoom(out, 0)) break;
+        if (!HasRoom(out, sizeof(ended_) + kRecordHeadBytes)) break;
+        // Behind the tombstones: one that ended before its turn is not among them.
+        if (ended_ > 0) Append(out, Kind::kEnded, NumbersOf({&ended_, 1}));
         Append(out, Kind::kWhole, {});
         more = false;
         break;

@@ -316,6 +316,36 @@ TEST_F(JournalTest, R10TheHighestTombstoneThatEndedIsKnownForGood) {
   EXPECT_TRUE(contents.tombstones.empty());
 }
 
+// An older copy of a device, restored then, would be believed for what it was for.
+TEST_F(JournalTest, R10ATombstoneThatEndsWhileItIsWrittenAnewIsThereOrHasEnded) {
+  constexpr std::uint64_t kMost = 600;
+  std::vector<Tombstone> tombstones;
+  for (std::uint64_t n = 1; n <= kMost; ++n) tombstones.push_back(Stone(n));
+  bool ended = true;
+  for (int at = 0; ended; ++at) {
+    SCOPED_TRACE(Text("operation ", at));
+    Write(kJournal, {});
+    Write(kCopy, {});
+    Boot();
+    Open();
+    int asked = 0;
+    ended = false;
+    disk.set_faults([&](const io::IoRequest&, const std::string&) {
+      if (asked++ == at) {
+        journal->EndTombstone(kMost);
+        ended = true;
+      }
+      return io::Fault{};
+    });
+    ASSERT_TRUE(Start({}, 100, tombstones).ok());
+    disk.set_faults({});
+    Boot();
+    const auto contents = Open();
+    const bool there = !contents.tombstones.empty() && contents.tombstones.back() == Stone(kMost);
+    EXPECT_TRUE(there || contents.ended == kMost);
+  }
+}
+
 // Memory is told of the mark before anyone is told that something is durable, and of an end before it is
 // written.
 TEST_F(JournalTest, R10WhoeverAsksIsToldOfEachMarkAndEnd) {
