@@ -333,14 +333,24 @@ Task<std::size_t> Journal::Apply(const std::vector<Found>& copies, std::size_t a
           }
           break;
         case Kind::kNamespace:
-          if (auto entry = NamespaceTable::Decode(*payload)) namespaces[entry->slot] = std::move(*entry);
+          if (auto entry = NamespaceTable::Decode(*payload)) {
+            namespaces[entry->slot] = std::move(*entry);
+          } else if (const auto slot = NamespaceTable::SlotOf(*payload)) {
+            namespaces.erase(*slot);
+          } else {
+            contents->damaged = true;
+          }
           break;
         case Kind::kLabels:
           if (auto read = NamespaceTable::DecodeLabels(*payload); read && namespaces.contains(read->slot))
             namespaces[read->slot].labels = std::move(read->labels);
           break;
         case Kind::kTombstone:
-          if (auto tombstone = DecodeTombstone(*payload)) tombstones[tombstone->sequence] = *tombstone;
+          if (auto tombstone = DecodeTombstone(*payload)) {
+            tombstones[tombstone->sequence] = *tombstone;
+          } else {
+            contents->damaged = true;
+          }
           break;
         case Kind::kTombstoneEnd:
           if (payload->size() != 8) break;
@@ -413,7 +423,7 @@ Task<bool> Journal::DamagedBehind(std::span<const std::byte> bytes, std::size_t 
 
 Task<Result<Journal::Contents>> Journal::Open() {
   if (auto spare = loop_.Open(directory_ + "/journal.spare", io::OpenMode::kRead)) {
-    spare_ = spare->Size().value_or(0) >= kSpareBytes;
+    spare_bytes_ = spare->Size().value_or(0);
   }
   std::vector<Found> copies;
   for (const char* name : kCopies) copies.push_back(co_await Find(directory_ + name));
@@ -467,11 +477,9 @@ Task<Status> Journal::Start(std::vector<NamespaceEntry> namespaces, std::uint64_
 
 Task<Status> Journal::PutNamespace(const NamespaceEntry& entry) {
   auto asked = std::make_shared<Asked>();
-  Named named = NamedOf(entry);
-  Append(named);
   asked->names = true;
   asked->slot = entry.slot;
-  asked->before = std::exchange(namespaces_[entry.slot], std::move(named));
+  asked->before = Replace(entry);
   co_return co_await Flush(std::move(asked));
 }
 
@@ -502,10 +510,15 @@ void Journal::NoteConversationEnd(const ConversationEnd& end) {
   if (conversation_ends_.size() > kMostConversationEnds) conversation_ends_.erase(conversation_ends_.begin());
 }
 
-void Journal::NoteNamespace(const NamespaceEntry& entry) {
+void Journal::NoteNamespace(const NamespaceEntry& entry) { (void)Replace(entry); }
+
+Journal::Named Journal::Replace(const NamespaceEntry& entry) {
   Named named = NamedOf(entry);
   Append(named);
-  namespaces_[entry.slot] = std::move(named);
+  Named before = std::exchange(namespaces_[entry.slot], std::move(named));
+  const Named& after = namespaces_[entry.slot];
+  if (!before.list.empty() && before.list.front() < after.list.front()) outdated_ = true;
+  return before;
 }
 
 // What was noted is in what is written anew after a failed append, so a later batch is never durable without
@@ -576,7 +589,6 @@ Task<Result<std::uint64_t>> Journal::WriteAnew(Files& files) {
   Append(out, Kind::kSequences, NumbersOf({&sequences_below_, 1}));
   Append(out, Kind::kDevices, NumbersOf(devices_));
   Append(out, Kind::kTime, NumbersOf({&time_s_, 1}));
-  if (ended_ > 0) Append(out, Kind::kEnded, NumbersOf({&ended_, 1}));
   if (standing_.history != 0) Append(out, Kind::kCell, EncodedStanding(standing_));
   std::uint32_t slot = 0;
   std::uint64_t sequence = 0, ended = 0;
@@ -598,7 +610,9 @@ Task<Result<std::uint64_t>> Journal::WriteAnew(Files& files) {
         Append(out, Kind::kConversationEnd, PayloadOf(end->second));
         ended = end->first + 1;
       } else {
-        if (!HasRoom(out, 0)) break;
+        if (!HasRoom(out, sizeof(ended_) + kRecordHeadBytes)) break;
+        // Behind the tombstones: one that ended before its turn is not among them.
+        if (ended_ > 0) Append(out, Kind::kEnded, NumbersOf({&ended_, 1}));
         Append(out, Kind::kWhole, {});
         more = false;
         break;
@@ -647,25 +661,30 @@ Task<Status> Journal::Rewrite() {
 
 // Where there is no room for it either, all goes on without.
 void Journal::KeepSpare() {
-  if (spare_) return;
+  if (spare_bytes_ >= std::max(kSpareBytes, 2 * live_bytes_)) return;
   const std::string path = directory_ + "/journal.spare";
   auto file = loop_.Open(path, io::OpenMode::kCreate);
   if (!file) return;
-  spare_ = loop_.Preallocate(*file, std::max(kSpareBytes, 4 * live_bytes_)).ok();
-  if (!spare_) (void)loop_.Remove(path);
+  const std::uint64_t bytes = std::max(kSpareBytes, 4 * live_bytes_);
+  if (loop_.Preallocate(*file, bytes).ok()) {
+    spare_bytes_ = bytes;
+  } else if (spare_bytes_ == 0) {
+    (void)loop_.Remove(path);
+  }
 }
 
 bool Journal::GiveUpSpare() {
-  if (!spare_) return false;
-  spare_ = false;
+  if (spare_bytes_ == 0) return false;
+  spare_bytes_ = 0;
   return loop_.Remove(directory_ + "/journal.spare").ok();
 }
 
 Task<Status> Journal::WriteOut(std::vector<AskedPtr>* asked) {
   // After a failed write nothing is known of the file's end, and appending there could bury records behind a
   // torn one.
-  if (broken_ || end_ + pending_.front().bytes.size() > 2 * live_bytes_ + kSlackBytes) {
+  if (broken_ || outdated_ || end_ + pending_.front().bytes.size() > 2 * live_bytes_ + kSlackBytes) {
     broken_ = true;
+    outdated_ = false;
     for (Batch& batch : pending_) asked->insert(asked->end(), batch.asked.begin(), batch.asked.end());
     pending_.clear();
     Status status = co_await Rewrite();

@@ -209,6 +209,8 @@ class Journal final {
   // Adds a record to what the next flushes write.
   void Append(Kind kind, std::span<const std::byte> payload);
   void Append(const Named& named);
+  // What the slot held before; its new record goes into the next flushes.
+  Named Replace(const NamespaceEntry& entry);
   Task<Found> Find(std::string path);
   // Which of the copies count, the first of them first, with notes on those that do not; kMismatch or
   // kIoError where there are some and none can be read.
@@ -247,10 +249,13 @@ class Journal final {
   io::Loop& loop_;
   const std::string directory_;
   Files files_;
-  std::uint64_t end_ = 0;         // of the files
-  std::uint64_t live_bytes_ = 0;  // of a file when it was last rewritten
-  bool spare_ = false;            // room is kept for writing it anew
-  bool broken_ = true;            // an append failed: the file's end is unknown, so it is written anew
+  std::uint64_t end_ = 0;          // of the files
+  std::uint64_t live_bytes_ = 0;   // of a file when it was last rewritten
+  std::uint64_t spare_bytes_ = 0;  // room that is kept for writing it anew
+  bool broken_ = true;             // an append failed: the file's end is unknown, so it is written anew
+  // A node that cannot read a slot's new record can read the one before it and would go by that: the files
+  // are written anew, with one record of the slot.
+  bool outdated_ = false;
 
   std::map<std::uint32_t, Named> namespaces_;                   // by slot
   std::map<std::uint64_t, Tombstone> tombstones_;               // by sequence

@@ -3,6 +3,7 @@
 // nobody wrote; and that what was made durable is written anew with the rest.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <span>
 #include <utility>
 #include <vector>
@@ -135,6 +136,85 @@ TEST_F(JournalTest, ABatchThatChecksAndHoldsNoRecordsIsDamage) {
   }
 }
 
+std::vector<std::byte> RecordOf(std::uint8_t kind, std::span<const std::byte> payload) {
+  std::vector<std::byte> record(5);
+  StoreAt(record.data(), 0, static_cast<std::uint32_t>(payload.size()));
+  record[4] = std::byte{kind};
+  record.insert(record.end(), payload.begin(), payload.end());
+  return record;
+}
+
+// The slot's earlier record may be of before a drop, or of before it was said to stay on its node.
+TEST_F(JournalTest, R10AListThatCannotBeReadIsForgottenAndNotAsItWasBefore) {
+  Open();
+  ASSERT_TRUE(Start({Entry(0, 5), Entry(1, 6)}, 100, {Stone(40)}).ok());
+  std::vector<std::byte> later = NamespaceTable::Encode(Entry(0, 9));
+  later[0] = std::byte{200};
+  std::vector<std::byte> bytes = Bytes(kJournal);
+  const std::vector<std::byte> batch = BatchOf(RecordOf(2, later));
+  bytes.insert(bytes.end(), batch.begin(), batch.end());
+  Write(kJournal, bytes);
+  Write(kCopy, bytes);
+  Boot();
+  const auto contents = Open();
+  EXPECT_FALSE(contents.damaged);
+  ASSERT_EQ(contents.namespaces.size(), 1u);
+  EXPECT_EQ(contents.namespaces[0].slot, 1u);
+  EXPECT_EQ(contents.tombstones, std::vector{Stone(40)});
+}
+
+TEST_F(JournalTest, R10ATombstoneOrASlotThatCannotBeReadIsDamage) {
+  for (const std::uint8_t kind : {2, 3}) {
+    SCOPED_TRACE(Text("kind ", int{kind}));
+    Open();
+    ASSERT_TRUE(Start({Entry(0, 5)}, 100).ok());
+    std::vector<std::byte> bytes = Bytes(kJournal);
+    const std::vector<std::byte> batch = BatchOf(RecordOf(kind, std::vector<std::byte>(5)));
+    bytes.insert(bytes.end(), batch.begin(), batch.end());
+    Write(kJournal, bytes);
+    Write(kCopy, bytes);
+    Boot();
+    EXPECT_TRUE(Open().damaged);
+  }
+}
+
+// Nodes that go by the earlier record where they cannot read the later one are in use.
+TEST_F(JournalTest, R10FilesHaveOneRecordOfAListOfWhichSomethingNewWasSaid) {
+  NamespaceEntry copied = Entry(0, 5);
+  copied.copies = 2;
+  const auto lists = [&] {
+    const std::vector<std::byte> bytes = Bytes(kJournal);
+    const std::vector<std::byte> plain = NamespaceTable::Encode(Entry(0, 5));
+    // Behind version and flags both encodings have slot and incarnation.
+    const auto begin = std::span(plain).subspan(2, 12);
+    std::size_t count = 0;
+    for (auto at = bytes.begin();
+         (at = std::search(at, bytes.end(), begin.begin(), begin.end())) != bytes.end(); ++at)
+      ++count;
+    return count;
+  };
+  for (const bool noted : {false, true}) {
+    SCOPED_TRACE(noted);
+    Open();
+    ASSERT_TRUE(Start({Entry(0, 5)}, 100).ok());
+    auto under_way = journal->PutTime(7);
+    if (noted) {
+      journal->NoteNamespace(copied);
+      ASSERT_TRUE(Run(journal->Settle()).ok());
+    } else {
+      ASSERT_TRUE(Run(journal->PutNamespace(copied)).ok());
+    }
+    ASSERT_TRUE(Run(std::move(under_way)).ok());
+    EXPECT_EQ(lists(), 1u);
+    ASSERT_TRUE(Run(journal->PutNamespace(copied)).ok());
+    EXPECT_EQ(lists(), 2u) << "an append, as that of any other list";
+    Boot();
+    const auto contents = Open();
+    ASSERT_EQ(contents.namespaces.size(), 1u);
+    EXPECT_EQ(contents.namespaces[0].copies, 2u);
+  }
+}
+
 // A copy that cannot be read now may be what has the last drop: it is not gone on without.
 TEST_F(JournalTest, R10ACopyThatCannotBeReadNowIsNotGoneOnWithout) {
   Open();
@@ -234,6 +314,36 @@ TEST_F(JournalTest, R10TheHighestTombstoneThatEndedIsKnownForGood) {
   contents = Open();
   EXPECT_EQ(contents.ended, 41u);
   EXPECT_TRUE(contents.tombstones.empty());
+}
+
+// An older copy of a device, restored then, would be believed for what it was for.
+TEST_F(JournalTest, R10ATombstoneThatEndsWhileItIsWrittenAnewIsThereOrHasEnded) {
+  constexpr std::uint64_t kMost = 600;
+  std::vector<Tombstone> tombstones;
+  for (std::uint64_t n = 1; n <= kMost; ++n) tombstones.push_back(Stone(n));
+  bool ended = true;
+  for (int at = 0; ended; ++at) {
+    SCOPED_TRACE(Text("operation ", at));
+    Write(kJournal, {});
+    Write(kCopy, {});
+    Boot();
+    Open();
+    int asked = 0;
+    ended = false;
+    disk.set_faults([&](const io::IoRequest&, const std::string&) {
+      if (asked++ == at) {
+        journal->EndTombstone(kMost);
+        ended = true;
+      }
+      return io::Fault{};
+    });
+    ASSERT_TRUE(Start({}, 100, tombstones).ok());
+    disk.set_faults({});
+    Boot();
+    const auto contents = Open();
+    const bool there = !contents.tombstones.empty() && contents.tombstones.back() == Stone(kMost);
+    EXPECT_TRUE(there || contents.ended == kMost);
+  }
 }
 
 // Memory is told of the mark before anyone is told that something is durable, and of an end before it is

@@ -507,5 +507,25 @@ TEST_F(JournalTest, AFullDiskLeavesRoomToStartOnceMore) {
   EXPECT_EQ(again.tombstones, std::vector{Stone(40)});
 }
 
+// A disk that others filled up has what the spare takes and no more.
+TEST_F(JournalTest, AFullDiskLeavesRoomToStartOnceMoreHoweverMuchTheJournalSays) {
+  std::vector<Tombstone> tombstones;
+  for (std::uint64_t n = 1; n <= 2000; ++n) tombstones.push_back(Stone(n));
+  Open();
+  ASSERT_TRUE(Start({}, 100).ok());
+  ASSERT_TRUE(Start({}, 100, tombstones).ok());
+  Boot();
+  const std::size_t room = Bytes("node/journal.spare").size();
+  disk.set_faults([&](const io::IoRequest& request, const std::string&) {
+    if (request.kind != io::IoRequest::Kind::kWrite) return io::Fault{};
+    const bool spare = loop->Open("node/journal.spare", io::OpenMode::kRead).has_value();
+    const bool has_room = !spare && 2 * (request.offset + request.size) <= room;
+    return has_room ? io::Fault{} : io::Fault{io::FaultKind::kNoSpace};
+  });
+  const auto found = Open();
+  const Status started = Start(found.namespaces, found.sequences_below, found.tombstones);
+  EXPECT_TRUE(started.ok()) << started.ToString();
+}
+
 }  // namespace
 }  // namespace cistern::catalog

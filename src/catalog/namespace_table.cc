@@ -548,6 +548,12 @@ std::optional<NamespaceEntry> NamespaceTable::Decode(std::span<const std::byte> 
   return entry;
 }
 
+std::optional<std::uint32_t> NamespaceTable::SlotOf(std::span<const std::byte> bytes) {
+  constexpr std::size_t kSlotAt = 2;
+  if (bytes.size() < kSlotAt + sizeof(std::uint32_t)) return std::nullopt;
+  return LoadAt<std::uint32_t>(bytes.data(), kSlotAt);
+}
+
 std::vector<std::byte> NamespaceTable::EncodeLabels(const NamespaceEntry& entry) {
   std::vector<std::byte> bytes;
   if (entry.labels.empty()) return bytes;

@@ -124,6 +124,8 @@ class NamespaceTable final {
   // The bytes that a journal keeps, and back; none for bytes that no entry encodes to. All but its labels.
   static std::vector<std::byte> Encode(const NamespaceEntry& entry);
   static std::optional<NamespaceEntry> Decode(std::span<const std::byte> bytes);
+  // The slot of what Encode gave, of any version; none where there are too few bytes for one.
+  static std::optional<std::uint32_t> SlotOf(std::span<const std::byte> bytes);
   // The journal's bytes of the slot's labels, a record of their own: a node that knows no labels skips it and
   // keeps the namespace. Empty where there are none.
   static std::vector<std::byte> EncodeLabels(const NamespaceEntry& entry);
