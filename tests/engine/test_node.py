@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -98,6 +99,20 @@ def test_node_that_cannot_be_executed_is_said(tmp_path: Path, monkeypatch: pytes
     while starter._runs():
         os.sched_yield()
     assert "nothing: not found" in starter.failed()
+
+
+def test_child_that_an_engine_forks_keeps_no_other_from_starting_a_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "command", lambda *given: ["true"])
+    starter = node.NodeStarter(options.read({"socket": str(tmp_path / "socket")}))
+    starter.start()
+    assert starter._lock is not None
+    child = os.dup(starter._lock)  # what a forked child has
+    starter.connected()
+    with (tmp_path / "socket.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(child)
 
 
 def parent_of(pid: int) -> int:

@@ -192,6 +192,7 @@ class NodeStarter:
 
     def _release(self) -> None:
         if self._lock is not None:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # a child that was forked meanwhile has the descriptor too
             os.close(self._lock)
             self._lock = None
 
