@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import IO
 
-from .. import Error, Gone, Store, TooLate
+from .. import Denied, Error, Gone, Invalid, Mismatch, Store
 from ..programs import cisternd_path, default_socket_path, own_socket_directory
 from .facts import ConfigurationError
 from .options import Options
@@ -205,19 +205,20 @@ def require_node(options: Options, starter: NodeStarter | None) -> None:
     none: an engine that requires one ends at its start, and never later."""
     socket, until = socket_path(options), time.monotonic() + options.start_timeout_s
     while True:
+        gone = False
         try:
             Store.connect(socket, tenant=options.tenant, node_user=options.node_user).close()
         except Gone:
-            why = f"no node answers at {socket}"
-        except TooLate as error:
-            why = f"the node at {socket} answered: {error}"
-        except Error as error:
+            why, gone = f"no node answers at {socket}", True
+        except (Denied, Invalid, Mismatch) as error:
             raise ConfigurationError(f"\"required\" is set, and the node at {socket} answered: {error}") from error
+        except Error as error:  # for now: of sessions, staging or descriptors there may be some again soon
+            why = f"the node at {socket} answered: {error}"
         else:
             if starter is not None:
                 starter.connected()
             return
-        if starter is not None:
+        if gone and starter is not None:
             failed = starter.failed()
             if failed:
                 raise ConfigurationError(f"\"required\" is set, and {failed}")
@@ -225,8 +226,7 @@ def require_node(options: Options, starter: NodeStarter | None) -> None:
                 starter.start()
             except OSError as error:
                 raise ConfigurationError(f"\"required\" is set, {why} and none can be started: {error}") from error
-        if starter is None or time.monotonic() > until:
-            raise ConfigurationError(
-                f"\"required\" is set, and {why}: start cisternd, or let the engine (\"start_node\": true)"
-            )
+        if (gone and starter is None) or time.monotonic() > until:
+            way_out = ": start cisternd, or let the engine (\"start_node\": true)" if gone else ""
+            raise ConfigurationError(f"\"required\" is set, and {why}{way_out}")
         time.sleep(LOOK_AGAIN_S)
