@@ -14,7 +14,7 @@ import pytest
 from scheduler_side import SIZE, OneConnection, OneStore, ready, until
 
 import cistern.engine.connection as connection_module
-from cistern import Busy, Error, Gone, Mismatch, NamespaceSpec, Unavailable
+from cistern import Busy, Error, Gone, IoError, Mismatch, NamespaceSpec, Unavailable
 from cistern.engine import node as node_module
 from cistern.engine import options
 from cistern.engine.connection import Connection
@@ -159,7 +159,9 @@ def session() -> Session:
     return Session(SPEC, store, [object()])  # type: ignore[list-item]
 
 
-@pytest.mark.parametrize("refusal", [Busy("tombstones"), Unavailable("etcd"), Gone("the node")])
+@pytest.mark.parametrize(
+    "refusal", [Busy("tombstones"), Unavailable("etcd"), IoError("the journal's disk is full"), Gone("the node")]
+)
 def test_kept_work_is_done_though_it_is_refused_at_first(
     monkeypatch: pytest.MonkeyPatch, refusal: Exception
 ) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import threading
 from pathlib import Path
@@ -12,7 +13,10 @@ import pytest
 from harness import WATCHDOG_S
 
 from cistern.engine import cpus, digests
+from cistern.engine import weights as weights_module
 from cistern.engine.beside import Beside
+from cistern.engine.files import UnknownIdentity, files_digest
+from cistern.engine.weights import Weights
 
 
 def test_file_of_an_image_that_has_no_change_times_is_read_each_time(
@@ -66,3 +70,33 @@ def test_engine_that_is_not_bound_gets_the_cpus_that_its_container_is_given_late
     monkeypatch.setattr(os, "sched_setaffinity", lambda *_: pytest.fail("it is bound from now on"))
     with cpus.unbound(beside):
         pass
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EMFILE, errno.EIO])
+def test_weights_that_could_not_be_read_for_a_moment_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(weights_module, "PAUSES_S", (0.0, 0.0))
+    (tmp_path / "config.json").write_text("{}")
+    failures = [OSError(number, os.strerror(number))] * 2
+
+    def read(path: Path) -> str:
+        if failures:
+            raise failures.pop()
+        return path.name
+
+    monkeypatch.setattr("cistern.engine.files.file_digest", read)
+    held = Weights(lambda: files_digest(tmp_path, [tmp_path / "config.json"]), logging.getLogger("test.cistern"))
+    assert held.wait(WATCHDOG_S) and not failures and not str(held.value).startswith("unknown")
+
+
+@pytest.mark.parametrize("cause", [FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)), None])
+def test_weights_that_are_not_there_are_looked_for_once(cause: OSError | None) -> None:
+    looks: list[int] = []
+
+    def find() -> str:
+        looks.append(1)
+        raise UnknownIdentity("no weights there") from cause
+
+    held = Weights(find, logging.getLogger("test.cistern"))
+    assert held.wait(WATCHDOG_S) and len(looks) == 1 and str(held.value).startswith("unknown")

@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from harness import small_tmpfs
 
-from cistern import cisternd_path
+from cistern import Busy, IoError, cisternd_path
 from cistern.engine import node, options
 from cistern.engine.facts import ConfigurationError
 from cistern.engine.options import WrongOption
@@ -98,6 +100,40 @@ def test_node_that_cannot_be_executed_is_said(tmp_path: Path, monkeypatch: pytes
     while starter._runs():
         os.sched_yield()
     assert "nothing: not found" in starter.failed()
+
+
+def test_child_that_an_engine_forks_keeps_no_other_from_starting_a_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "command", lambda *given: ["true"])
+    starter = node.NodeStarter(options.read({"socket": str(tmp_path / "socket")}))
+    starter.start()
+    assert starter._lock is not None
+    child = os.dup(starter._lock)  # what a forked child has
+    starter.connected()
+    with (tmp_path / "socket.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(child)
+
+
+@pytest.mark.parametrize("refusal", [Busy("32 sessions are open"), IoError("no descriptor is left")])
+@pytest.mark.parametrize("starts", [False, True])
+def test_required_node_that_has_no_room_for_a_moment_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Exception, starts: bool
+) -> None:
+    refusals = [refusal, refusal]
+
+    def connect(*given: object, **more: object) -> object:
+        if refusals:
+            raise refusals.pop()
+        return SimpleNamespace(close=lambda: None)
+
+    monkeypatch.setattr(node.Store, "connect", connect)
+    monkeypatch.setattr(node, "LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(node, "start_detached", lambda *given: pytest.fail("there is one"))
+    chosen = options.read({"socket": str(tmp_path / "socket"), "required": True})
+    node.require_node(chosen, node.NodeStarter(chosen) if starts else None)
+    assert not refusals
 
 
 def parent_of(pid: int) -> int:

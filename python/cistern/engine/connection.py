@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from .. import Busy, Error, Gone, Invalid, Mismatch, Namespace, Store, TooLate, Unavailable
+from .. import Busy, Error, Gone, Invalid, IoError, Mismatch, Namespace, Store, TooLate, Unavailable
 from ..programs import default_socket_path
 from .cpus import unbound
 from .node import NodeStarter
@@ -85,8 +85,8 @@ class Connection:
         """Has the thread do this work, in the order submitted, with the session that stands then. Work is dropped
         where none stands (its blocks went with the session), and where MAX_WORK waits already; done before another
         session is opened in place of the one that stands, and repeated where the node did not answer in time.
-        `kept`: what would be dropped, or is refused for now (Busy, Unavailable), is tried again ALIVE_CHECK_S later or
-        more, by the session that stands then, behind what was submitted meanwhile."""
+        `kept`: what would be dropped, or is refused for now (Busy, Unavailable, IoError: a disk that is full), is tried
+        again ALIVE_CHECK_S later or more, by the session that stands then, behind what was submitted meanwhile."""
         with self._wake:
             if len(self._work) < MAX_WORK:
                 self._work.append((work, kept))
@@ -218,7 +218,7 @@ class Connection:
                     self._work.appendleft(work)
         except Error as error:
             self._warn(f"the node answered: {error}")
-            undone = isinstance(error, (Busy, Unavailable))
+            undone = isinstance(error, (Busy, Unavailable, IoError))
         except Exception as error:  # of any kind: the thread goes on, since nothing is published without it
             self._warn(f"a call of the node was given up: {error!r}")
         finally:

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import IO
 
-from .. import Error, Gone, Store, TooLate
+from .. import Denied, Error, Gone, Invalid, Mismatch, Store
 from ..programs import cisternd_path, default_socket_path, own_socket_directory
 from .facts import ConfigurationError
 from .options import Options
@@ -194,6 +194,7 @@ class NodeStarter:
 
     def _release(self) -> None:
         if self._lock is not None:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # a child that was forked meanwhile has the descriptor too
             os.close(self._lock)
             self._lock = None
 
@@ -206,20 +207,20 @@ def require_node(options: Options, starter: NodeStarter | None) -> None:
     none: an engine that requires one ends at its start, and never later."""
     until = time.monotonic() + options.start_timeout_s
     while True:
-        socket = socket_path(options)
+        socket, gone = socket_path(options), False
         try:
             Store.connect(socket, tenant=options.tenant, node_user=options.node_user).close()
         except Gone:
-            why = f"no node answers at {socket}"
-        except TooLate as error:
-            why = f"the node at {socket} answered: {error}"
-        except Error as error:
+            why, gone = f"no node answers at {socket}", True
+        except (Denied, Invalid, Mismatch) as error:
             raise ConfigurationError(f"\"required\" is set, and the node at {socket} answered: {error}") from error
+        except Error as error:  # for now: of sessions, staging or descriptors there may be some again soon
+            why = f"the node at {socket} answered: {error}"
         else:
             if starter is not None:
                 starter.connected()
             return
-        if starter is not None:
+        if gone and starter is not None:
             failed = starter.failed()
             if failed:
                 raise ConfigurationError(f"\"required\" is set, and {failed}")
@@ -227,8 +228,7 @@ def require_node(options: Options, starter: NodeStarter | None) -> None:
                 starter.start()
             except OSError as error:
                 raise ConfigurationError(f"\"required\" is set, {why} and none can be started: {error}") from error
-        if starter is None or time.monotonic() > until:
-            raise ConfigurationError(
-                f"\"required\" is set, and {why}: start cisternd, or let the engine (\"start_node\": true)"
-            )
+        if (gone and starter is None) or time.monotonic() > until:
+            way_out = ": start cisternd, or let the engine (\"start_node\": true)" if gone else ""
+            raise ConfigurationError(f"\"required\" is set, and {why}{way_out}")
         time.sleep(LOOK_AGAIN_S)

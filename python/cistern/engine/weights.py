@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 
 from .cpus import unbound
@@ -15,6 +16,11 @@ from .identity import fresh_generation
 
 NICE = 10
 """Of the thread that reads: what it finds out is worth less than a step."""
+
+
+PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, *[60.0] * 9)
+"""Between attempts to read files that could not be read, ten minutes of them: a share that is mounted anew, descriptors
+that loaders have."""
 
 
 class Weights:
@@ -43,9 +49,28 @@ class Weights:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         try:
-            self._value = self._find()
+            self._value = self._found()
         except Exception as error:  # of any kind: the engine goes on
             why = str(error) if isinstance(error, UnknownIdentity) else repr(error)
             self._logger.warning("cistern: this engine shares its KV with no other: %s", why)
             self._value = f"unknown, {fresh_generation()}"
         self._known.set()
+
+    def _found(self) -> str:
+        for pause_s in PAUSES_S:
+            try:
+                return self._find()
+            except (OSError, UnknownIdentity) as error:
+                if not _may_pass(error):
+                    raise
+                self._logger.info("cistern: files of the weights are read again in %g s: %s", pause_s, error)
+            time.sleep(pause_s)
+        return self._find()
+
+
+def _may_pass(error: BaseException | None) -> bool:
+    """Whether the files could not be read, though they are there: what they are says nothing against them."""
+    if isinstance(error, UnknownIdentity):
+        error = error.__cause__
+    lasting = (FileNotFoundError, NotADirectoryError, PermissionError)
+    return isinstance(error, OSError) and not isinstance(error, lasting)
