@@ -97,8 +97,11 @@ Task<Result<DeviceOpener::ProbeResult>> DeviceOpener::Probe(std::size_t at) {
   const auto bytes =
       buffer.bytes().first(std::min<std::uint64_t>(*size, kProbeBytes) / media_.unit() * media_.unit());
   if (!bytes.empty()) status = co_await looked_at.Read(buffer, bytes.size(), 0);
-  if (looked_at.out()) co_return LeftOut(at, std::move(probe));
-  if (!status.ok()) co_return Error(Named(device.path, status));
+  if (!status.ok()) {
+    if (!looked_at.out() && journal_.known.empty()) co_return Error(Named(device.path, status));
+    looked_at.FailedFor("its superblock cannot be read", status);
+    co_return LeftOut(at, std::move(probe));
+  }
   const auto superblock = DecodeSuperblock(bytes);
   if (superblock) {
     probe.superblock = *superblock;
@@ -414,8 +417,10 @@ Task<Status> DeviceOpener::Open() {
   }
   for (std::size_t i = 0; i < probes.size() && status.ok(); ++i) {
     status = co_await Start(i, probes[i]);
-    if (!media_.devices()[i]->in_service()) status = Status();  // which was said; the others go on
-    if (!status.ok()) status = Named(media_.devices()[i]->path(), status);
+    Device& device = media_.devices()[i]->device();
+    if (!status.ok() && !journal_.known.empty()) device.FailedFor("it could not be formatted", status);
+    if (!device.in_service()) status = Status();  // which was said; the others go on
+    if (!status.ok()) status = Named(device.path(), status);
   }
   co_return status;
 }

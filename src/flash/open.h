@@ -40,7 +40,7 @@ class DeviceOpener final {
     std::optional<Superblock> superblock;
     bool foreign = false;
     bool made = false;  // its file, by this
-    Status left_out;    // not ok: somebody has its lock, or it hangs; nothing more is done with it
+    Status left_out;    // not ok: somebody has its lock, or it hangs or fails; nothing more is done with it
   };
 
   // The device is looked at from then on, where it has a file.
