@@ -31,6 +31,19 @@ Status Named(const std::string& path, const Status& status) {
 
 }  // namespace
 
+Status CheckAlignment(const io::DirectLimits& limits, std::uint32_t unit, const std::string& path) {
+  const std::uint32_t needs = std::max(limits.memory_align, limits.offset_align);
+  if (needs != 0 && unit % needs == 0) return Status();
+  const std::string needed = Text("flash device ", path, ": needs transfers aligned to ", needs, " bytes");
+  if (needs > kMaxAlignment) {
+    return Status(Code::kInvalid, Text(needed, " and an arena's alignment is ", kMaxAlignment,
+                                       " at most; take a file system of smaller blocks, or a block device"));
+  }
+  return Status(Code::kInvalid, Text(needed, " and the arena's alignment is ", unit, "; set it to ", needs,
+                                     " (an arena that is there keeps its own until `cistern forget`) or take "
+                                     "another device"));
+}
+
 Task<Status> DeviceOpener::Lock(io::File& file, const std::string& path) {
   const Instant until = media_.Now().PlusUs(kLockWaitUs);
   for (;;) {
@@ -48,14 +61,7 @@ Task<Status> DeviceOpener::Lock(io::File& file, const std::string& path) {
 
 Status DeviceOpener::CheckLimits(const io::File& file, const std::string& path) const {
   const auto limits = file.Direct();
-  if (!limits) return Named(path, limits.error());
-  const std::uint32_t needs = std::max(limits->memory_align, limits->offset_align);
-  if (needs != 0 && media_.unit() % needs == 0) return Status();
-  return Status(Code::kInvalid,
-                Text("flash device ", path, ": needs transfers aligned to ", needs,
-                     " bytes and the arena's alignment is ", media_.unit(), "; set it to ", needs,
-                     " (up to 4096; an arena that is there keeps its own until `cistern "
-                     "forget`) or take another device"));
+  return limits ? CheckAlignment(*limits, media_.unit(), path) : Named(path, limits.error());
 }
 
 Task<Result<DeviceOpener::ProbeResult>> DeviceOpener::Probe(std::size_t at) {

@@ -12,8 +12,12 @@
 #include "base/task.h"
 #include "flash/format.h"
 #include "flash/media.h"
+#include "io/files.h"
 
 namespace cistern::flash {
+
+// kInvalid: transfers of this unit do not keep to the limits, and what helps.
+Status CheckAlignment(const io::DirectLimits& limits, std::uint32_t unit, const std::string& path);
 
 class DeviceOpener final {
  public:
