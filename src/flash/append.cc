@@ -363,23 +363,10 @@ void Appender::LetGo(DeviceRegions& device, std::uint32_t number) {
   }
 }
 
-// Records are durable before the table that names them is: power lost between them must not leave a table of
-// records that are not there.
 Task<void> Appender::CloseRegion(DeviceRegions& device, std::uint32_t number) {
   DeviceUse use(device);
-  Status status = co_await device.device().Sync();
-  bool durable = status.ok();
-  if (durable) {
-    status = co_await tables_.Write(device, number);
-    if (status.ok()) {
-      status = co_await device.device().Sync();
-      durable = status.ok();
-    }
-  }
-  if (!durable) {
-    device.device().FailedFor(Text("what was written to region ", number - device.first(), " is not durable"),
-                              status);
-  }
+  const Status status = co_await tables_.Write(device, number);
+  (void)co_await device.MakeDurable(number);
   if (device.in_service()) {
     if (!status.ok()) {
       media_.log().Log(LogLevel::kWarning, "flash device ", device.path(), ": the table of region ",

@@ -28,6 +28,13 @@ Task<Status> DeviceRegions::WriteHeader(std::uint32_t region, std::uint64_t epoc
   co_return status;
 }
 
+Task<Status> DeviceRegions::MakeDurable(std::uint32_t region) {
+  Status status = co_await device_.Sync();
+  if (!status.ok())
+    device_.FailedFor(Text("what was written to region ", region - first_, " is not durable"), status);
+  co_return status;
+}
+
 Writing& DeviceRegions::BeginHeader(std::uint32_t region, std::uint64_t epoch, std::uint64_t first_sequence) {
   CISTERN_ASSERT(region == next_free());
   at(region).epoch_ = epoch;

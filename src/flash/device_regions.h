@@ -65,6 +65,9 @@ class DeviceRegions final {
   // A header, durably; epoch 0: the region is empty. A device that cannot write it goes out of service.
   Task<Status> WriteHeader(std::uint32_t region, std::uint64_t epoch, std::uint64_t first_sequence);
 
+  // What was written to the region, and to all others; a device that cannot goes out of service.
+  Task<Status> MakeDurable(std::uint32_t region);
+
   std::size_t free() const { return free_.size(); }
   bool any_closed() const { return !closed_.empty(); }
   bool any_empty() const { return !empty_.empty(); }

@@ -70,6 +70,9 @@ std::string_view FaultText(FlashFault fault) {
   return "unknown";
 }
 
+// A node refuses flash of another version by name; records of another one it would take for damaged.
+static_assert(kFlashVersion == 1 && record::kRecordVersion == 1, "they go up together");
+
 void EncodeSuperblock(const Superblock& superblock, std::span<std::byte> out) {
   CISTERN_ASSERT(out.size() >= kSectorBytes);
   std::memset(out.data(), 0, out.size());

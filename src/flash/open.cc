@@ -31,6 +31,19 @@ Status Named(const std::string& path, const Status& status) {
 
 }  // namespace
 
+Status CheckAlignment(const io::DirectLimits& limits, std::uint32_t unit, const std::string& path) {
+  const std::uint32_t needs = std::max(limits.memory_align, limits.offset_align);
+  if (needs != 0 && unit % needs == 0) return Status();
+  const std::string needed = Text("flash device ", path, ": needs transfers aligned to ", needs, " bytes");
+  if (needs > kMaxAlignment) {
+    return Status(Code::kInvalid, Text(needed, " and an arena's alignment is ", kMaxAlignment,
+                                       " at most; take a file system of smaller blocks, or a block device"));
+  }
+  return Status(Code::kInvalid, Text(needed, " and the arena's alignment is ", unit, "; set it to ", needs,
+                                     " (an arena that is there keeps its own until `cistern forget`) or take "
+                                     "another device"));
+}
+
 Task<Status> DeviceOpener::Lock(io::File& file, const std::string& path) {
   const Instant until = media_.Now().PlusUs(kLockWaitUs);
   for (;;) {
@@ -48,14 +61,7 @@ Task<Status> DeviceOpener::Lock(io::File& file, const std::string& path) {
 
 Status DeviceOpener::CheckLimits(const io::File& file, const std::string& path) const {
   const auto limits = file.Direct();
-  if (!limits) return Named(path, limits.error());
-  const std::uint32_t needs = std::max(limits->memory_align, limits->offset_align);
-  if (needs != 0 && media_.unit() % needs == 0) return Status();
-  return Status(Code::kInvalid,
-                Text("flash device ", path, ": needs transfers aligned to ", needs,
-                     " bytes and the arena's alignment is ", media_.unit(), "; set it to ", needs,
-                     " (up to 4096; an arena that is there keeps its own until `cistern "
-                     "forget`) or take another device"));
+  return limits ? CheckAlignment(*limits, media_.unit(), path) : Named(path, limits.error());
 }
 
 Task<Result<DeviceOpener::ProbeResult>> DeviceOpener::Probe(std::size_t at) {
@@ -97,8 +103,11 @@ Task<Result<DeviceOpener::ProbeResult>> DeviceOpener::Probe(std::size_t at) {
   const auto bytes =
       buffer.bytes().first(std::min<std::uint64_t>(*size, kProbeBytes) / media_.unit() * media_.unit());
   if (!bytes.empty()) status = co_await looked_at.Read(buffer, bytes.size(), 0);
-  if (looked_at.out()) co_return LeftOut(at, std::move(probe));
-  if (!status.ok()) co_return Error(Named(device.path, status));
+  if (!status.ok()) {
+    if (!looked_at.out() && journal_.known.empty()) co_return Error(Named(device.path, status));
+    looked_at.FailedFor("its superblock cannot be read", status);
+    co_return LeftOut(at, std::move(probe));
+  }
   const auto superblock = DecodeSuperblock(bytes);
   if (superblock) {
     probe.superblock = *superblock;
@@ -414,8 +423,10 @@ Task<Status> DeviceOpener::Open() {
   }
   for (std::size_t i = 0; i < probes.size() && status.ok(); ++i) {
     status = co_await Start(i, probes[i]);
-    if (!media_.devices()[i]->in_service()) status = Status();  // which was said; the others go on
-    if (!status.ok()) status = Named(media_.devices()[i]->path(), status);
+    Device& device = media_.devices()[i]->device();
+    if (!status.ok() && !journal_.known.empty()) device.FailedFor("it could not be formatted", status);
+    if (!device.in_service()) status = Status();  // which was said; the others go on
+    if (!status.ok()) status = Named(device.path(), status);
   }
   co_return status;
 }

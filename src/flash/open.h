@@ -12,8 +12,12 @@
 #include "base/task.h"
 #include "flash/format.h"
 #include "flash/media.h"
+#include "io/files.h"
 
 namespace cistern::flash {
+
+// kInvalid: transfers of this unit do not keep to the limits, and what helps.
+Status CheckAlignment(const io::DirectLimits& limits, std::uint32_t unit, const std::string& path);
 
 class DeviceOpener final {
  public:
@@ -40,7 +44,7 @@ class DeviceOpener final {
     std::optional<Superblock> superblock;
     bool foreign = false;
     bool made = false;  // its file, by this
-    Status left_out;    // not ok: somebody has its lock, or it hangs; nothing more is done with it
+    Status left_out;    // not ok: somebody has its lock, or it hangs or fails; nothing more is done with it
   };
 
   // The device is looked at from then on, where it has a file.

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bad devices are refused with a clear message and nothing is touched; a resize keeps what fits.
+#include "flash/open.h"
+
 #include <stdlib.h>
 #include <sys/stat.h>
 
@@ -355,6 +357,18 @@ TEST(FlashOpen, AnUnusedDeviceOfAnotherJournalIsFormatted) {
   EXPECT_TRUE(world->Append({2}, {5'000}).has_value());
   world->Close();
   world.Ended();
+}
+
+TEST(FlashOpen, AnAlignmentThatNoSettingTakesIsNotAdvised) {
+  const auto check = [](std::uint32_t needs) {
+    return CheckAlignment({.memory_align = 512, .offset_align = needs}, 512, "/mnt/flash");
+  };
+  EXPECT_TRUE(check(512).ok());
+  EXPECT_NE(check(4096).message().find("set it to 4096"), std::string::npos) << check(4096).ToString();
+  const Status large = check(131'072);
+  EXPECT_EQ(large.code(), Code::kInvalid);
+  EXPECT_EQ(large.message().find("set it to"), std::string::npos) << large.ToString();
+  EXPECT_NE(large.message().find("aligned to 131072 bytes"), std::string::npos) << large.ToString();
 }
 
 TEST(FlashOpen, OptionsSayWhichFieldIsWrong) {

@@ -162,13 +162,12 @@ Task<void> Recovery::NoteMoreBehind(DeviceRegions& device, std::uint32_t number,
 
 Task<void> Recovery::WriteTable(DeviceRegions& device, std::uint32_t number) {
   const Status status = co_await tables_.Write(device, number);
-  if (status.ok()) co_return;
+  if (status.ok() || !device.in_service()) co_return;
   media_.log().Log(LogLevel::kWarning, status.message(), "; the table of region ", number - device.first(),
                    " is not on it, and a restart reads the region");
   device.at(number).KeepPages();
 }
 
-// A killed node's last writes may still be in a device's cache: a table must not outlive what it names.
 Task<void> Recovery::MakeDurable(DeviceRegions& device) {
   const bool open =
       std::ranges::any_of(open_, [&](std::uint32_t number) { return &media_.DeviceOf(number) == &device; });
@@ -227,7 +226,6 @@ Task<Status> Recovery::Run(const Found& found) {
     for (std::uint32_t n = 0; n < kTableReaders; ++n) tables.group.Spawn(ReadTables(turn, found));
     co_await tables.group.Close();
   }
-  for (const auto& device : devices) co_await MakeDurable(*device);
   for (const std::uint32_t number : open_) co_await CloseOpen(number, found);
   for (const std::uint32_t number : damaged_) co_await GiveUp(number);
   for (const auto& device : devices) co_await Settle(*device);

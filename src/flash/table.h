@@ -31,7 +31,8 @@ class Tables final {
 
   // Encoded entries go to the table of a region that is being written.
   void Add(Region& region, const std::byte* entries, std::uint32_t count);
-  // The table and its locator go to the device; not durable yet.
+  // The table goes to the device, and its locator once all of the region is durable; which the locator is not
+  // yet.
   Task<Status> Write(DeviceRegions& device, std::uint32_t region);
   // Pages as they are on the device, each checked for itself. kIoError: not all of them could be read.
   Task<Status> Read(DeviceRegions& device, std::uint32_t region, Turn& turn, const Found& found);

@@ -342,6 +342,48 @@ TEST(FlashTrouble, ALoopAtItsLimitOfOperationsCostsNoDevice) {
   world.Stop();
 }
 
+TEST(FlashTrouble, P7AStartIsWithoutADeviceWhoseSuperblockCannotBeReadOrWritten) {
+  for (const bool written : {false, true}) {
+    SCOPED_TRACE(written);
+    Two world(16);
+    world.known = world->tier->media_ids();
+    if (written) world.known.erase(world.known.begin());  // the first is formatted
+    world.Stop();
+    world.disk.set_faults([written](const io::IoRequest& request, const std::string& path) {
+      const bool fails = path == kFirst && request.offset < kSuperBytes &&
+                         request.kind == (written ? io::IoRequest::Kind::kWrite : io::IoRequest::Kind::kRead);
+      return fails ? io::Fault{io::FaultKind::kIoError} : io::Fault{};
+    });
+    const Status started = world.Start();
+    ASSERT_TRUE(started.ok()) << started.ToString();
+    EXPECT_FALSE(world.InService(0));
+    const std::string why = world->tier->devices()[0].why;
+    EXPECT_NE(why.find(written ? "it could not be formatted: " : "its superblock cannot be read: "),
+              std::string::npos)
+        << why;
+    EXPECT_EQ(world->found.size(), world.on_second.size());
+    EXPECT_EQ(world->tier->media_ids().size(), 1u);
+    world.disk.set_faults({});
+    EXPECT_TRUE(world.loop->BlockOn(world->tier->BringBack("/flash0")).ok());
+    EXPECT_TRUE(world.InService(0));
+    world.Stop();
+  }
+}
+
+TEST(FlashTrouble, ANodeThatHasNeverHadFlashRefusesADeviceThatCannotBeRead) {
+  Two world(17);
+  world.Stop();
+  world.known.clear();
+  world.disk.set_faults([](const io::IoRequest& request, const std::string& path) {
+    return request.kind == io::IoRequest::Kind::kRead && path == kFirst ? io::Fault{io::FaultKind::kIoError}
+                                                                        : io::Fault{};
+  });
+  const Status started = world.Start();
+  EXPECT_EQ(started.code(), Code::kIoError);
+  EXPECT_NE(started.message().find("flash device /flash0"), std::string::npos) << started.ToString();
+  world.node.reset();
+}
+
 // The node that a kill left has open regions, so a start reads, writes and syncs; so does one that formats
 // the device, which its journal does not know. The device hangs at each of these in turn.
 class StartOfADeviceThatHangs : public testing::TestWithParam<bool> {};

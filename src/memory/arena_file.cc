@@ -22,6 +22,7 @@
 #include "base/units.h"
 #include "memory/directory_lock.h"
 #include "memory/host_memory.h"
+#include "record/seal.h"
 
 namespace cistern::memory {
 namespace {
@@ -281,6 +282,9 @@ Result<ArenaFile> ArenaFile::Open(const ArenaOptions& options, const Clock& cloc
   file.StartHugePages(options.huge_page_program);
   return file;
 }
+
+// A node refuses an arena of another version by name; records of another one it would take for damaged.
+static_assert(arena::kFormatVersion == 1 && record::kRecordVersion == 1, "they go up together");
 
 Status ArenaFile::OpenArena(const ArenaOptions& options) {
   const std::string path = directory_ + "/arena";

@@ -117,8 +117,8 @@ bool Recovery::Believe(arena::Place place, std::uint64_t generation, RecoveredBl
   arena::LoadWords(words_, reinterpret_cast<const std::byte*>(arena_.directory(place)),
                    std::as_writable_bytes(std::span(&entry, 1)));
   if (entry.crc != arena::DirectoryCrc(entry, place) || entry.generation != generation) {
-    const bool retired = entry.generation == 0 && entry.key_bytes != 0;
-    counts_.damaged += retired ? 0 : 1;
+    // Of a record that was retired, or of none: a partial copy's slot.
+    counts_.damaged += entry.generation == 0 ? 0 : 1;
     return false;
   }
   *block = {};

@@ -76,6 +76,20 @@ TEST_F(RecoveryTest, R11HalfAPublishIsAFreeSlot) {
   EXPECT_EQ(generation % 2, 0u);
 }
 
+TEST_F(RecoveryTest, APartialCopyInASlotThatHadNoRecordBeforeIsNotTakenForDamage) {
+  const arena::Place place = node_.place(1);
+  const std::uint64_t generation = arena::BeginFill(words_, node_.arena, place);
+  const std::vector<std::byte> body = arena::BodyOf(6000, 1);
+  const std::uint32_t part_bytes[] = {6000}, crcs[] = {record::Crc32c(body.data(), body.size())};
+  arena::PublishPassing(
+      words_, node_.arena, place, generation,
+      {.seal = {.key = arena::TestKey(1), .part_bytes = part_bytes, .segment_crcs = crcs}, .sequence = 1});
+  Restart restart(words_, node_.arena);
+  EXPECT_TRUE(restart.blocks.empty());
+  EXPECT_EQ(restart.counts.refused, 1u);
+  EXPECT_EQ(restart.counts.damaged, 0u);
+}
+
 TEST_F(RecoveryTest, R11ADamagedEntryIsNotBelieved) {
   for (std::uint32_t i = 0; i < 64; ++i)
     ASSERT_TRUE(node_.Put(arena::TestKey(i), {}, arena::BodyOf(6000, i), i));

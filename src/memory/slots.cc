@@ -193,6 +193,18 @@ bool Slots::FitsOnlyGrown(std::uint64_t record_bytes) const {
   return headers > open_ && headers <= expected_;
 }
 
+bool Slots::CanHold(std::uint64_t record_bytes) const {
+  const std::uint32_t alignment = arena_.geometry().alignment;
+  const SlotSize size = SlotSize::For(record_bytes, alignment);
+  const std::uint32_t all = std::max(open_, expected_);
+  if (size.chunk_headers <= (plan_.run() == 0 ? all : std::min(all, plan_.run()))) return true;
+  // A chunk of a start with another plan may be longer than a run.
+  for (std::uint32_t node = 0; node < plan_.nodes(); ++node) {
+    if (kinds_[KindOf(size.Number(alignment), static_cast<NodeIndex>(node))].chunks > 0) return true;
+  }
+  return false;
+}
+
 bool Slots::SameSize(arena::Place place, std::uint64_t record_bytes) const {
   const Chunk* chunk = ChunkOf(place);
   return chunk != nullptr && chunk->size == SlotSize::For(record_bytes, arena_.geometry().alignment) &&

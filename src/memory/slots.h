@@ -111,6 +111,8 @@ class Slots final {
   // and whether it gets one only when memory has grown, now or later.
   bool FitsSoon(std::uint64_t record_bytes, NodeIndex node) const;
   bool FitsOnlyGrown(std::uint64_t record_bytes) const;
+  // False: a record of so many bytes has no chunk in all of memory, nor in what is expected.
+  bool CanHold(std::uint64_t record_bytes) const;
   // True if freeing the slot would at once serve a record of so many bytes.
   bool SameSize(arena::Place place, std::uint64_t record_bytes) const;
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "node/flash_options.h"
 
+#include <unistd.h>
+
 #include <string>
 #include <utility>
 
@@ -45,10 +47,13 @@ Status AddFlashVolume(std::string_view name, std::string_view text, std::vector<
   const std::size_t colon = text.rfind(':');
   if (colon != std::string_view::npos && IsMeantAsSize(text.substr(colon + 1))) {
     Result<std::uint64_t> size = ParseSize(name, text.substr(colon + 1));
-    if (!size) return size.error();
-    volume.path = text.substr(0, colon);
-    volume.size_bytes = *size;
-    if (*size == 0) {
+    // Paths of SCSI and virtio disks below /dev/disk/by-path end as a size without its unit does.
+    if (!size && ::access(volume.path.c_str(), F_OK) != 0) return size.error();
+    if (size) {
+      volume.path = text.substr(0, colon);
+      volume.size_bytes = *size;
+    }
+    if (size && *size == 0) {
       return Status(Code::kInvalid, Text(name, ": ", Shown(text), " has a size of zero; say how much, as in ",
                                          Shown(volume.path), ":100GiB"));
     }

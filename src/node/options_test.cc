@@ -3,6 +3,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
 
 #include "memory/host_memory.h"
 #include "node/client_rules.h"
@@ -237,6 +240,24 @@ TEST(FlashOptions, AColonOfThePathIsNotTakenForThatOfASize) {
     }
     EXPECT_EQ(options.flash[0].size_bytes, 0u);
     EXPECT_EQ(options.flash[1].size_bytes, 1ull << 30);
+  }
+}
+
+TEST(FlashOptions, ADiskWhosePathEndsAsASizeWithoutAUnitIsTakenByItsPath) {
+  const std::string directory = testing::TempDir() + "by-path-" + std::to_string(::getpid());
+  for (const char* name : {"pci-0000:03:00.0-scsi-0:2:1:0", "virtio-pci-0000:00:06.0"}) {
+    const std::string path = directory + "/" + name;
+    std::filesystem::create_directories(path);
+    NodeOptions options;
+    for (const std::string& text : {path, path + ":1GiB"}) {
+      const Status status = SetNodeOption(options, "--flash", "flash", text);
+      ASSERT_TRUE(status.ok()) << Message(status);
+      EXPECT_EQ(options.flash.back().path, path);
+    }
+    EXPECT_EQ(options.flash[0].size_bytes, 0u);
+    EXPECT_EQ(options.flash[1].size_bytes, 1ull << 30);
+    std::filesystem::remove_all(directory);
+    EXPECT_FALSE(SetNodeOption(options, "--flash", "flash", path).ok()) << "there is no such disk";
   }
 }
 

@@ -50,6 +50,8 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
   // Whether what may not go now may go later.
   const auto more_later = [this] { return residents_.filling() || evictor_.MoreMayGo(); };
   for (;;) {
+    if (!context_.slots.CanHold(record_bytes))
+      co_return Error(Code::kBusy, "write: all of memory is less than what such a block takes");
     const bool more_to_come = more_later();
     const policy::QuotaGroups groups = evictor_.MayLeaveFor(whom.group, more);
     const bool over = evictor_.Over(whom.group, more);
@@ -289,12 +291,49 @@ Task<void> Room::MoveFor(catalog::RecordId record, RoomFor whom) {
   std::vector<std::byte> trailer;
   const auto seal = SealOf(record, trailer);
   if (!seal) co_return;
+  const std::uint64_t bytes = RecordBytesOf(r, *seal);
+  if (!context_.slots.CanHold(bytes)) {
+    co_await EvictLeafFirst(handle);
+    co_return;
+  }
   const SlotFill fill(residents_);
   const policy::Order& order = residents_.order();
   whom.group = order.Contains(record) ? order.group(record) : policy::QuotaGroup{0};
   whom.adds = false;
-  const auto to = co_await Make(fill, RecordBytesOf(r, *seal), context_.clock.Now().PlusUs(kAwayUs), whom);
+  const auto to = co_await Make(fill, bytes, context_.clock.Now().PlusUs(kAwayUs), whom);
   if (to) co_await MoveIfThere(handle, r, *seal, *to);
+}
+
+Task<void> Room::EvictLeafFirst(catalog::RecordHandle handle) {
+  const catalog::TreeId tree = context_.forest.block(context_.forest.record(handle.record).block).tree;
+  catalog::BlockId at = catalog::kNoId;  // on the way down to a leaf
+  while (context_.catalog.Lives(handle)) {
+    const catalog::Record& r = context_.forest.record(handle.record);
+    if (!r.in_memory() || r.references > 0) co_return;
+    if (evictor_.MayGo(handle.record)) {
+      evictor_.Evict(handle.record);
+      co_return;
+    }
+    if (at == catalog::kNoId) at = r.block;
+    context_.steps.Count();
+    const catalog::Block& b = context_.forest.block(at);
+    if (b.first_child != catalog::kNoId) {
+      at = b.first_child;
+    } else {
+      catalog::RecordId leaf = b.folded() ? catalog::kNoId : b.first_record;
+      while (leaf != catalog::kNoId && !(context_.forest.record(leaf).in_memory() && evictor_.MayGo(leaf)))
+        leaf = context_.forest.record(leaf).next;
+      if (leaf == catalog::kNoId) co_return;
+      evictor_.Evict(leaf);
+      at = catalog::kNoId;
+    }
+    if (!context_.steps.Spent()) continue;
+    // The id may be another block's in the next step.
+    const bool on_the_way = at != catalog::kNoId && context_.forest.block(at).has_key();
+    const catalog::KeyHash key_hash = on_the_way ? context_.forest.block(at).key_hash() : 0;
+    co_await Yield();
+    at = on_the_way ? context_.catalog.FindKeyHash(tree, key_hash) : catalog::kNoId;
+  }
 }
 
 Task<void> Room::MoveIfThere(catalog::RecordHandle handle, catalog::Record was, const record::SealView& seal,

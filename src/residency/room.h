@@ -45,7 +45,7 @@ class Room final {
   Executor& executor() { return context_.executor; }
 
   // Waits until the deadline as long as some record may go later. kBusy: none may, now or later. kTooLate: no
-  // slot by the deadline.
+  // slot by the deadline. Nothing leaves for what all of memory is too small for.
   // The caller keeps `fill` until the slot has a record, or is free again. kBusy also for what stays out
   // because it is worth less than all that it would displace. What leaves is of a group whose quota says so.
   Task<Result<arena::Place>> Make(const SlotFill& fill, std::uint64_t record_bytes, Instant deadline,
@@ -54,7 +54,8 @@ class Room final {
   // not.
   std::optional<arena::Place> MakeAtOnce(std::uint64_t record_bytes, const RoomFor& whom);
   // Moves a record, which nobody holds, out of a closed slot, for which the coldest leave; or it is among
-  // them. No effect where nothing may leave now, or where it is held meanwhile.
+  // them, or leaves alone where memory has no slot for it any more. No effect where nothing may leave now, or
+  // where it is held meanwhile.
   Task<void> MoveAway(catalog::RecordId record);
   // Moves a record, which nobody holds, out of far memory, for which the coldest near one moves there. No
   // effect as with MoveAway.
@@ -70,6 +71,9 @@ class Room final {
                         bool* stays_out);
   // Moves a record, which nobody holds, to a slot that is made for it, if it can be.
   Task<void> MoveFor(catalog::RecordId record, RoomFor whom);
+  // A record for which memory has no slot leaves, after what descends from it where it is the last copy; it
+  // stays where one of these may not go.
+  Task<void> EvictLeafFirst(catalog::RecordHandle handle);
   // A record that was `was`, and is held meanwhile by nobody, to `to`, which is free again where it stays.
   Task<void> MoveIfThere(catalog::RecordHandle handle, catalog::Record was, const record::SealView& seal,
                          arena::Place to);

@@ -54,8 +54,9 @@ Task<Result<std::vector<MatchRun>>> Matcher::MatchRest(std::uint32_t slot, std::
     for (std::size_t g = 0; g < groups.size(); ++g) {
       const auto copy =
           block == catalog::kNoId ? std::nullopt : context_.forest.See(block, static_cast<std::uint16_t>(g));
-      const bool here = copy && !catalog::Catalog::Expired(copy->expiry, now_s);
-      expired = expired || (copy && !here);
+      const bool lives = copy && !catalog::Catalog::Expired(copy->expiry, now_s);
+      expired = expired || (copy && !lives);
+      const bool here = lives && MayCome(tree, static_cast<std::uint16_t>(g), *copy);
       if (here && !copy->in_memory) {
         lower_bytes += copy->body_bytes;
         lower_location = copy->location;
@@ -84,6 +85,12 @@ Task<Result<std::vector<MatchRun>>> Matcher::MatchRest(std::uint32_t slot, std::
   co_return found;
 }
 
+bool Matcher::MayCome(catalog::TreeId tree, std::uint16_t group, const catalog::Forest::Copy& copy) const {
+  // A body that a put may have always has a slot.
+  return copy.in_memory || copy.body_bytes <= context_.slots.max_body_bytes() ||
+         context_.slots.CanHold(context_.catalog.RecordBytesOf(tree, group, copy.body_bytes));
+}
+
 std::optional<BlockLook> Matcher::LookAt(std::uint32_t slot, const BlockKey& key) {
   const catalog::TreeId tree = context_.catalog.TreeOf(slot);
   const catalog::NamespaceEntry* entry = context_.catalog.EntryOf(tree);
@@ -100,7 +107,8 @@ std::optional<BlockLook> Matcher::LookAt(std::uint32_t slot, const BlockKey& key
     const bool expired = copy && context_.catalog.Expired(copy->expiry);
     if (expired) look.went = catalog::WentBy::kExpired;
     in_memory = in_memory && (!copy || copy->in_memory);
-    full = (copy && !expired) || entry->groups[g].reach != Reach::kFull;
+    full = (copy && !expired && MayCome(tree, static_cast<std::uint16_t>(g), *copy)) ||
+           entry->groups[g].reach != Reach::kFull;
   }
   context_.steps.Count(static_cast<std::uint32_t>(1 + entry->groups.size()));
   if (full) look.here = in_memory ? Where::kMemory : Where::kFlash;

@@ -60,6 +60,8 @@ class Matcher final {
   Task<std::uint32_t> Touch(std::uint32_t slot, std::span<const BlockKey> keys, std::uint64_t conversation);
 
  private:
+  // False: it lies in the lower tier, and memory, which was larger once, has no slot that it would come to.
+  bool MayCome(catalog::TreeId tree, std::uint16_t group, const catalog::Forest::Copy& copy) const;
   // `count` blocks of a chain are not to be had because `first` is not; `expired`: it is past its time.
   void NoteMisses(catalog::TreeId tree, const BlockKey& first, bool expired, std::size_t count);
   // A namespace of the same model has a block of this key: engines that could share it differ in something.

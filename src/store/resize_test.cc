@@ -363,6 +363,17 @@ TEST_F(ResizeTest, ABlockThatSomebodyWritesHasToFitTheSmallerMemory) {
   EXPECT_TRUE(t->Run(t->store->CheckHeaders(1)).ok()) << "nobody writes them any more";
 }
 
+TEST_F(ResizeTest, P5ABlockThatSmallerMemoryHasNoSlotForLeavesAndTakesAlongWhatDescendsFromIt) {
+  constexpr std::size_t kLarge = 4u << 20;
+  ASSERT_EQ(Put(100, std::nullopt, kLarge), State::kPublished);
+  for (const std::uint64_t child : {101, 102}) ASSERT_EQ(Put(child, 100, kBytes), State::kPublished);
+  for (std::uint64_t n = 0; n < 8; ++n) ASSERT_EQ(Put(n, std::nullopt, kBytes), State::kPublished);
+  Resize(1);
+  EXPECT_FALSE(Here(100) || Here(101) || Here(102));
+  EXPECT_EQ(There(8).size(), 8u);
+  EXPECT_EQ(t->store->counters().evicted.value(), 3u);
+}
+
 // Of a node that is killed at any time while memory shrinks, then grows.
 TEST_F(ResizeTest, P7AKillAtAnyTimeLeavesOneSizeAndEveryBlockOfIt) {
   std::uint64_t blocks = Fill();

@@ -16,13 +16,13 @@ class LowerRecordsTest : public store::BlockStoreTest {
  protected:
   // Room for `resident` blocks in memory, and for `flash_bytes` on each of `devices` devices.
   static store::TestStoreOptions With(std::uint64_t resident, std::uint64_t flash_bytes,
-                                      std::size_t devices = 1) {
+                                      std::size_t devices = 1, std::uint64_t region_bytes = 256u << 10) {
     store::TestStoreOptions options;
     options.store.max_blocks = resident;
     options.store.max_lower_blocks = 16'384;
     options.store.read_ahead_bytes = 0;
     flash::FlashOptions flash;
-    flash.region_bytes = 256u << 10;
+    flash.region_bytes = region_bytes;
     for (std::size_t i = 0; i < devices; ++i) flash.devices.push_back({Text("flash", i), flash_bytes});
     options.tier = OnFlash(flash);
     return options;
@@ -106,6 +106,29 @@ TEST_F(LowerRecordsTest, ADeviceThatWentTakesNothingThatMemoryHas) {
     ASSERT_EQ(Put(n, std::nullopt), store::State::kPublished) << n;
   t->Settle();
   EXPECT_GE(Match(0, kChain - 1), kMemory - kPuts) << "what left for the puts left leaf by leaf";
+}
+
+TEST_F(LowerRecordsTest, P5NothingLeavesForABlockThatSmallerMemoryHasNoChunkFor) {
+  constexpr std::size_t kLarge = 4u << 20;  // of two headers
+  store::TestStoreOptions options = With(0, 161 * kMiB, 1, 40 * kMiB);
+  options.headers = 4;
+  Make(options);
+  ASSERT_EQ(Put(0, std::nullopt, kLarge), store::State::kPublished);
+  t->Settle();
+  ASSERT_EQ(Counters().written_down.value(), 1u);
+  Reboot();
+  ASSERT_FALSE(Here(0));
+  ASSERT_EQ(Match(0, 0), 1u);
+  while (t->slots->headers() > 1) t->slots->CloseHeader();
+  PutChain(1, 8);
+  t->Settle();
+  EXPECT_EQ(Match(0, 0), 0u) << "what cannot come is promised";
+  EXPECT_EQ(Acquire({0}, Me()).views[0].code, Code::kBusy);
+  for (std::uint64_t n = 1; n <= 8; ++n) EXPECT_TRUE(Here(n)) << n;
+  EXPECT_EQ(Counters().evicted.value() + Counters().demoted.value(), 0u);
+  while (t->slots->headers() < 4) t->slots->OpenHeader();
+  EXPECT_EQ(Match(0, 0), 1u);
+  ReadLeased(0, kLarge);
 }
 
 TEST_F(LowerRecordsTest, TheScrubberReadsOnFlashWhatMemoryHasToo) {
