@@ -193,10 +193,12 @@ Task<Result<OfferReply>> ChainOffers::OfferTo(std::uint64_t number, ChainPart pa
 
 void ChainOffers::AppendWho(std::vector<std::byte>& question, std::uint32_t slot,
                             std::span<const std::byte> list) const {
-  const std::span<const std::string> called = parts_.store.NamesOf(slot);
-  std::vector<std::string> names(called.begin(), called.end());
+  // Labels first: sixteen names would leave no room for them.
+  std::vector<std::string> names;
   if (const catalog::NamespaceEntry* entry = parts_.store.NamespaceAt(slot))
     for (const auto& [name, value] : entry->labels) names.push_back(Text(name, '=', value));
+  const std::span<const std::string> called = parts_.store.NamesOf(slot);
+  names.insert(names.end(), called.begin(), called.end());
   names.resize(std::min(names.size(), catalog::kMaxNamesOfList));
   if (!list.empty() || !names.empty()) AppendList(question, list);
   if (!names.empty()) AppendNames(question, names);

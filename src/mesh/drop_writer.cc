@@ -259,6 +259,13 @@ Task<DropWriter::Attempt> DropWriter::Try(const std::string& key, const std::str
         (void)co_await state_.changed.Wait(executor().Now().PlusUs(CellLimits::kLookUs));
       co_return state_.history == history ? Attempt::kAgain : Attempt::kOtherHistory;
     }
+    if (there.keys.front().value != value) {
+      *why = Status(Code::kDenied, Text("another batch has the name ", key,
+                                        ", so another member has this one's process number: one of them is "
+                                        "a copy of a running machine; start that one's node anew"));
+      batch.SetSent(false);
+      co_return Attempt::kRefused;
+    }
     revision = there.keys.front().create_revision;  // an earlier attempt whose answer was lost
   }
   for (const WaitingPtr& call : batch.calls) {

@@ -42,7 +42,8 @@ class DropWriter final {
   Executor& executor() { return etcd_.executor(); }
 
   // kInvalid: the drop; kBusy: too many calls wait, or etcd refuses more; kGone: etcd cannot be reached, or
-  // this member has not joined, and nothing was dropped; kTooLate: the message says whether nothing was
+  // this member has not joined, and nothing was dropped; kDenied: nothing was, as another member writes under
+  // this one's process number; kTooLate: the message says whether nothing was
   // dropped, or whether it may have been, or some of its keys have, or it is and m of n members have applied
   // it.
   Task<Result<DropReceipt>> Write(CellDrop drop, DropWait wait, Instant deadline);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a drop says of itself whose history ends while it is written.
+// What a drop says of itself whose history ends while it is written, or whose name is another's.
 #include "mesh/drop_writer.h"
 
 #include <gtest/gtest.h>
@@ -67,6 +67,18 @@ TEST_F(DropWriterTest, ADropOfAHistoryThatEndedIsNotSaidToBeNoneWhereItsMemberEn
   const auto ended = cell_.loop->BlockOn(std::move(writing));
   ASSERT_FALSE(ended.has_value());
   EXPECT_EQ(ended.error().code(), Code::kTooLate) << ended.error().ToString();
+}
+
+// As a copy of a running machine writes it: its member has the same process number.
+TEST_F(DropWriterTest, R10ABatchWhoseNameAnotherOneHasWasNotWritten) {
+  etcd::Transaction write;
+  write.then.push_back({.keys = {keys_.Drops() + CellKeys::BatchName(5, 1), ""},
+                        .value = EncodeBatch({{DropOfKeys(NamespaceOf(2), {KeyOf(2)})}})});
+  ASSERT_TRUE(cell_.loop->BlockOn(client_->Commit(write, cell_.clock.Now().PlusUs(kSecond))).has_value());
+  const auto dropped = cell_.loop->BlockOn(writer_.Write(
+      DropOfKeys(NamespaceOf(1), {KeyOf(1)}), DropWait::kDurable, cell_.clock.Now().PlusUs(60 * kSecond)));
+  ASSERT_FALSE(dropped.has_value());
+  EXPECT_EQ(dropped.error().code(), Code::kDenied) << dropped.error().ToString();
 }
 
 }  // namespace

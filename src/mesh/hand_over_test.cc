@@ -438,6 +438,24 @@ TEST_F(HandOverTest, NamespaceThatCameCountsForTheQuotaOfItsLabelAtTheGiver) {
   EXPECT_EQ(node(1).store->used()[1], 0u);
 }
 
+TEST_F(HandOverTest, NamespaceThatCameCountsForTheQuotaOfItsLabelWhateverItsNamesAre) {
+  TestNodeOptions with;
+  with.store.quotas = policy::QuotaTable({{.pattern = "model=lla*", .memory_bytes = 10 * 4096}});
+  NamespaceSpec spec = Blocks();
+  spec.labels = {{"model", "llama"}};
+  AddNode(spec);
+  AddBareNode(with);
+  for (std::size_t n = 1; n < catalog::kMaxNamesOfList; ++n) {
+    spec.name = Text("name", n);
+    ASSERT_TRUE(loop->BlockOn(node(0).store->Attach(spec)).has_value());
+  }
+  ASSERT_TRUE(RunUntil([&] { return Know(); }));
+  for (std::uint64_t n = 1; n <= 40; ++n) Put(0, n, std::nullopt);
+  EXPECT_GT(Give(0).blocks, 0u);
+  EXPECT_GE(node(1).store->used()[1], 9u * 4096);
+  EXPECT_EQ(node(1).store->used()[0], 0u);
+}
+
 TEST_F(HandOverTest, NamespaceThatCameWithItsListMakesRoomWhenNothingOfItIsLeft) {
   AddNode();
   AddBareNode();

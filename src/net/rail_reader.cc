@@ -189,7 +189,7 @@ Task<Status> RailReader::ReceiveItem(Batch& batch, std::uint32_t item) {
   const auto code = static_cast<Code>(head.code);
   const bool refused = code != Code::kOk;
   const bool no_place = head.placed > 1 || (head.placed == 1 && (refused || fabric_ == nullptr));
-  if (code > Code::kIoError || no_place || head.head_bytes > RailLimits::kHeadBytes ||
+  if (code > kLastCode || no_place || head.head_bytes > RailLimits::kHeadBytes ||
       head.body_bytes > RailLimits::kBodyBytes || (refused && (head.head_bytes > 0 || head.body_bytes > 0))) {
     co_return Status(Code::kGone, Text(stream_->peer(), ": answered with code ", static_cast<int>(head.code),
                                        ", ", head.head_bytes, " bytes of head and ", head.body_bytes,

@@ -415,6 +415,9 @@ TEST_F(LyingPeerTest, AnswersThatNobodyAskedForEndTheRail) {
   std::vector<std::byte> good = Heads(kAnswers, 1, kFirst, none);
   good.push_back(std::byte{0});
   EXPECT_TRUE(Answered(good).ok());
+  good = Heads(kAnswers, 1, kFirst, {.code = static_cast<std::uint8_t>(kLastCode)});
+  good.push_back(std::byte{0});
+  EXPECT_TRUE(Answered(good).ok()) << "each code of a status is an answer";
   EXPECT_EQ(Answered(Heads(RailBatchHead::kQuestions, 1, kFirst, none)).code(), Code::kGone);
   EXPECT_EQ(Answered(Heads(kAnswers, 2, kFirst, none)).code(), Code::kGone);
   EXPECT_EQ(Answered(Heads(kAnswers, 1, kFirst + 1, none)).code(), Code::kGone);
