@@ -25,7 +25,9 @@ struct FlashVolume {
 };
 
 // A node inside this process. Its memory lies in `memory_dir` and outlives the process: the next Open of the
-// same directory is warm. Validated at Open; a wrong field is kInvalid and named.
+// same directory is warm. Validated at Open; a wrong field is kInvalid and named. A child that this process
+// forks and that runs no other program has its directories' locks too: where this process is killed, the next
+// Open is kBusy, and names the child, until that has ended.
 struct OpenOptions {
   std::uint64_t memory_bytes = 0;  // of arenas; 0: a quarter of the cgroup's or the host's
   std::string memory_dir;          // empty: /dev/shm/cistern-UID; created if its parent exists

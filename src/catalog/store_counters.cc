@@ -33,7 +33,11 @@ constexpr Field kFields[] = {
     {"busy", &StoreCounters::busy, "calls past a bound"},
     {"writes_without_room", &StoreCounters::writes_without_room, "puts for which nothing could go"},
     {"recovered", &StoreCounters::recovered, "records found again at the start"},
-    {"recovery_refused", &StoreCounters::recovery_refused, "records found at the start and not believed"},
+    {"recovery_refused", &StoreCounters::recovery_refused,
+     "records found at the start and not believed: another journal's, of an older copy, or damaged"},
+    {"recovery_dropped", &StoreCounters::recovery_dropped,
+     "records found at the start that had been dropped, had expired or had lost their parent, and older "
+     "copies of others"},
     {"written_down", &StoreCounters::written_down, "records written to flash from memory"},
     {"down_failed", &StoreCounters::down_failed, "records not written to flash: the device failed"},
     {"down_too_large", &StoreCounters::down_too_large, "records not written to flash: too large"},

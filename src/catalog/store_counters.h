@@ -13,7 +13,8 @@ namespace cistern::catalog {
 struct StoreCounters {
   Counter published, present, evicted, dropped, expired, cut_bad, pending_dropped, leases_granted,
       leases_ended, stayed_out, moved_far, moved_near, touches_applied, touches_refused, busy,
-      writes_without_room, recovered, recovery_refused, reported_bad, reported_good, widened_drops;
+      writes_without_room, recovered, recovery_refused, recovery_dropped, reported_bad, reported_good,
+      widened_drops;
   // The lower tier's. Demoted: left memory and are still in the lower tier. Evicted unwritten: were wanted
   // in the lower tier and left memory before they were written.
   Counter written_down, down_failed, down_too_large, down_overflow, down_over_budget, down_not_worth, demoted,

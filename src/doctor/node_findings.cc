@@ -22,7 +22,6 @@ struct Trouble {
   std::string_view pointer;  // in the status
   Verdict verdict;           // when it is above 0
   std::string_view mend;
-  std::string_view unless = {};  // a counter: where it is not 0 there is nothing to say
 };
 
 constexpr Trouble kTroubles[] = {
@@ -51,8 +50,7 @@ constexpr Trouble kTroubles[] = {
      "flash did not keep up with puts: add a device, or write less (flash_admit = \"second-hit\")"},
     {"restart", "/store/recovery_refused", Verdict::kWarning,
      "records found at the last start were not believed: "
-     "start with the same --flash, --journal-dir and --memory-dir as before",
-     "/store/recovered"},  // beside others these are what was dropped and expired
+     "start with the same --flash, --journal-dir and --memory-dir as before"},
     {"sessions", "/door/ended_forged", Verdict::kWarning,
      "clients wrote what none writes into their rings: "
      "find a client of another build, or one that is hostile"},
@@ -214,7 +212,7 @@ Findings FindingsOfNode(std::string_view status_json, const HostFacts& facts,
   AddDevices(*status, findings);
   for (const Trouble& trouble : kTroubles) {
     const std::uint64_t count = NumberAt(*status, trouble.pointer);
-    if (count == 0 || (!trouble.unless.empty() && NumberAt(*status, trouble.unless) > 0)) continue;
+    if (count == 0) continue;
     std::string field(trouble.pointer.substr(1));
     field[field.find('/')] = '.';
     findings.push_back({.name = std::string(trouble.name),

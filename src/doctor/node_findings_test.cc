@@ -176,15 +176,13 @@ TEST(NodeFindings, EachCounterThatShouldStayZeroIsNamedWithItsCount) {
                                          "warning store.busy = 9"));
 }
 
-// What was dropped or expired is not believed either, and nothing is wrong.
-TEST(NodeFindings, AStartThatBelievedNothingIsAWarningAndOneThatLeftSomeOutIsNot) {
-  const auto restart = [](const std::string& recovered) {
-    const std::string store = R"("recovery_refused":5,"recovered":)" + recovered;
+TEST(NodeFindings, RecordsThatAStartDidNotBelieveAreAWarningAndThoseThatHadBeenDroppedAreNot) {
+  const auto restart = [](const std::string& store) {
     return std::ranges::count(FindingsOfNode(Status("", store), Sound(), std::nullopt), "restart",
                               &Finding::name);
   };
-  EXPECT_EQ(restart("0"), 1);
-  EXPECT_EQ(restart("3"), 0);
+  EXPECT_EQ(restart(R"("recovery_refused":5,"recovered":3)"), 1);
+  EXPECT_EQ(restart(R"("recovery_dropped":5,"recovered":0)"), 0);
 }
 
 }  // namespace

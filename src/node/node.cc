@@ -2,6 +2,7 @@
 #include "node/node.h"
 
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -226,6 +227,7 @@ class Node::Core {
   Task<void> Tick(Executor& executor);
   void NoteLingering(Instant now);
   void NoteLoss();
+  void NoteRemoval();
   void EndItself(const Status& why);
   Task<void> TearDown(Executor& executor);
   Task<void> TellWhatIsAwaited(CancelToken& closed);
@@ -287,7 +289,8 @@ class Node::Core {
   std::atomic<std::uint32_t> wanted_headers_{0};
   std::unique_ptr<admin::HttpServer> http_;
   Lingering lingering_{started_at_};
-  bool lost_ = false;  // of its arena
+  bool lost_ = false;     // of its arena
+  bool removed_ = false;  // its files were, from their directory
   std::int64_t drain_us_ = 0;
   std::optional<CancelToken> stop_ticking_;  // while it serves
 
@@ -815,6 +818,7 @@ Task<void> Node::Core::Tick(Executor& executor) {
     more = co_await store::TickUntil(executor, *parts_->store, executor.Now().PlusUs(kTickUs));
     if (parts_->cell) parts_->cell->NoteChanges();
     NoteLoss();
+    NoteRemoval();
     NoteLingering(executor.Now());
   }
 }
@@ -837,6 +841,17 @@ void Node::Core::NoteLoss() {
           "start it again, and let no other program write there"));
   log_->Log(LogLevel::kError, why.message());
   EndItself(why);
+}
+
+// Its files are there as long as it has them open, so who is connected notices nothing.
+void Node::Core::NoteRemoval() {
+  struct stat lock;
+  if (removed_ || ::fstat(file_->lock_fd(), &lock) != 0 || lock.st_nlink > 0) return;
+  removed_ = true;
+  log_->Log(
+      LogLevel::kError, "memory_dir: the files in ", file_->directory(),
+      " were removed by another program, as logind does after a user's last logout (cistern doctor): this "
+      "node goes on for its clients, the next one finds nothing of its memory");
 }
 
 void Node::Core::NoteLingering(Instant now) {

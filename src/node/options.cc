@@ -10,6 +10,7 @@
 
 #include "admin/http_server.h"
 #include "admin/trace_sender.h"
+#include "arena/geometry.h"
 #include "base/format.h"
 #include "base/nearest.h"
 #include "base/policy.h"
@@ -521,11 +522,14 @@ Status CheckNodeOptions(const NodeOptions& options) {
     if (Status status = wire::CheckSocketPath(options.socket); !status.ok()) return status;
   }
   const std::uint64_t file_system = memory::FileSystemBytes(options.memory_dir);
-  if (file_system != 0 && options.memory_bytes > file_system) {
+  const arena::Geometry geometry = arena::Geometry::Within(options.memory_bytes, options.alignment);
+  const std::uint64_t files = std::max(options.memory_bytes, geometry.file_bytes() + geometry.index_bytes());
+  if (file_system != 0 && files > file_system) {
     return Status(
         Code::kInvalid,
-        Text("memory: ", SizeText(options.memory_bytes), " is above what the file system of ",
-             options.memory_dir, " has (", RoughSizeText(file_system),
+        Text("memory: ", SizeText(options.memory_bytes), " and its index take ", RoughSizeText(files),
+             ", which is above what the file system of ", options.memory_dir, " has (",
+             RoughSizeText(file_system),
              "); ask for less, make it larger (in Docker with --shm-size), or name another memory_dir"));
   }
   if (const auto keys = ReadCellKeys(options); !keys) return keys.error();

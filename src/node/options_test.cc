@@ -206,6 +206,11 @@ TEST(NodeOptions, CheckNamesWhatAStartWouldFindWrong) {
   options.memory_dir = "/dev/shm";
   options.memory_bytes = 1ull << 60;
   EXPECT_THAT(Message(CheckNodeOptions(options)), HasSubstr("--shm-size"));
+  // As large as its file system: the index has no room.
+  options.memory_bytes = memory::FileSystemBytes(options.memory_dir);
+  if (options.memory_bytes > 0) {
+    EXPECT_THAT(Message(CheckNodeOptions(options)), HasSubstr("and its index take"));
+  }
 }
 
 TEST(NodeOptions, TenantNamesADirectory) {

@@ -53,6 +53,8 @@ TEST_F(BlockStoreTest, P7WhatRecoveryRefusesDoesNotTakeItsChunkAlong) {
   Restart();
   EXPECT_EQ(Occupied().records, 100u);
   EXPECT_TRUE(Exact(250));
+  EXPECT_EQ(t->store->counters().recovery_dropped.value(), 128u);
+  EXPECT_EQ(t->store->counters().recovery_refused.value(), 0u);
 }
 
 TEST_F(BlockStoreTest, R3RecoveryCutsWhatTheIndexHasNoRoomFor) {

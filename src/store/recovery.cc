@@ -129,16 +129,17 @@ Task<void> StoreRecovery::Scan(RecoveryState& state) {
 }
 
 void StoreRecovery::Admit(RecoveryState& state, const memory::RecoveredBlock& found) {
-  const auto refuse = [&](arena::Place place) {
+  const auto leave = [&](arena::Place place, Counter& why) {
     arena::Retire(context_.words, context_.slots.arena(), place);
     context_.slots.Free(place);
-    context_.counters.recovery_refused.Add();
+    why.Add();
   };
+  const auto refuse = [&](arena::Place place) { leave(place, context_.counters.recovery_refused); };
+  const auto drop = [&](arena::Place place) { leave(place, context_.counters.recovery_dropped); };
+  if (state.journal.damaged || state.memory_refused) return refuse(found.place);
   const auto known = state.trees.find(found.incarnation);
-  if (state.journal.damaged || state.memory_refused || known == state.trees.end() ||
-      (found.expiry != 0 && context_.catalog.NowS() >= found.expiry)) {
-    return refuse(found.place);
-  }
+  if (known == state.trees.end()) return state.memory_is_anothers ? refuse(found.place) : drop(found.place);
+  if (found.expiry != 0 && context_.catalog.NowS() >= found.expiry) return drop(found.place);
   const catalog::TreeId tree = known->second;
   const catalog::NamespaceEntry& entry = *context_.catalog.EntryOf(tree);
   if (found.group >= entry.groups.size() || entry.groups[found.group].parts() != found.parts ||
@@ -159,9 +160,9 @@ void StoreRecovery::Admit(RecoveryState& state, const memory::RecoveredBlock& fo
   if (record == catalog::kNoId) {
     record = context_.forest.AddRecord(block, found.group);
   } else if (state.sequences[record] > found.sequence) {
-    return refuse(found.place);
+    return drop(found.place);
   } else {
-    refuse(context_.forest.record(record).place);
+    drop(context_.forest.record(record).place);
   }
   state.sequences[record] = found.sequence;
   catalog::Record& r = context_.forest.record(record);
@@ -263,7 +264,7 @@ void StoreRecovery::Judge(RecoveryState& state, catalog::BlockId block) {
 // Forget.
 void StoreRecovery::RefuseFolded(catalog::BlockId block) {
   context_.forest.ForgetFolded(block);
-  context_.counters.recovery_refused.Add();
+  context_.counters.recovery_dropped.Add();
 }
 
 void StoreRecovery::RefuseRecord(catalog::RecordId record) {
@@ -273,7 +274,7 @@ void StoreRecovery::RefuseRecord(catalog::RecordId record) {
     context_.slots.Free(r.place);
   }
   context_.forest.RemoveRecord(record);
-  context_.counters.recovery_refused.Add();
+  context_.counters.recovery_dropped.Add();
 }
 
 Task<void> StoreRecovery::Refuse(RecoveryState& state) {
@@ -392,6 +393,7 @@ Task<Status> StoreRecovery::SettleNamespaces(RecoveryState& state, RecoveredNote
 
 void StoreRecovery::NoteOlderMemory(RecoveryState& state) {
   NoteOlderJournal(state, journal_marks_.OfMemory(), "memory");
+  state.memory_is_anothers = journal_marks_.MemoryIsAnothers() || state.journal.mark.state == 0;
   if (journal_marks_.MemoryIsAnothers()) {
     context_.log.Log(
         LogLevel::kWarning,
@@ -481,13 +483,14 @@ void StoreRecovery::AdmitLower(RecoveryState& state, const tier::TierEntry& foun
   state.last_lower = std::max({state.last_lower, found.sequence, found.born});
   const auto known = state.trees.find(found.incarnation);
   const auto refuse = [&] { context_.counters.recovery_refused.Add(); };
+  const auto drop = [&] { context_.counters.recovery_dropped.Add(); };
   // Each tombstone ended when no medium had anything as old.
   if (found.sequence <= state.journal.ended) {
     ++state.older_records[lower_->DescribeMedium(found.location)];
     return refuse();
   }
-  if (state.journal.damaged || known == state.trees.end() || context_.catalog.Expired(found.expiry))
-    return refuse();
+  if (state.journal.damaged) return refuse();
+  if (known == state.trees.end() || context_.catalog.Expired(found.expiry)) return drop();
   const catalog::TreeId tree = known->second;
   const catalog::NamespaceEntry& entry = *context_.catalog.EntryOf(tree);
   if (found.group >= entry.groups.size() || entry.groups[found.group].parts() != found.parts ||
@@ -509,9 +512,9 @@ void StoreRecovery::AdmitLower(RecoveryState& state, const tier::TierEntry& foun
   if (copy && copy->in_memory) {
     catalog::Record& r = context_.forest.record(copy->record);
     // A record of the same key from another put: their sequences say which of the two was dropped or lost.
-    if (r.born != found.born && state.sequences[copy->record] > found.sequence) return refuse();
+    if (r.born != found.born && state.sequences[copy->record] > found.sequence) return drop();
     if (r.born == found.born && r.in_lower_tier() && state.placed_records[copy->record] > found.sequence) {
-      return refuse();
+      return drop();
     }
     if (r.born != found.born) {
       arena::Retire(context_.words, context_.slots.arena(), r.place);
@@ -527,10 +530,10 @@ void StoreRecovery::AdmitLower(RecoveryState& state, const tier::TierEntry& foun
     return state.NoteWritten(tree, found);
   }
   if (copy && copy->record == catalog::kNoId) {
-    if (state.placed[block] > found.sequence) return refuse();
+    if (state.placed[block] > found.sequence) return drop();
     context_.forest.ForgetFolded(block);
   } else if (copy) {
-    if (state.placed_records[copy->record] > found.sequence) return refuse();
+    if (state.placed_records[copy->record] > found.sequence) return drop();
     context_.forest.RemoveRecord(copy->record);
   }
   // A block of several groups is not folded: then each of its records knows when it was born.

@@ -49,6 +49,8 @@ struct RecoveryState {
   catalog::Journal::Contents journal;
   // Nothing that memory holds is believed.
   bool memory_refused = false;
+  // Memory was used with another journal: a namespace that this one does not know was not dropped by it.
+  bool memory_is_anothers = false;
   bool journal_is_older = false;
   std::map<std::string, std::uint64_t> older_records;        // on media, by their names
   std::unordered_map<std::uint64_t, catalog::TreeId> trees;  // by incarnation

@@ -87,6 +87,12 @@ class WhatANodeDoes(CliTest):
         put = node.cistern("put", "--namespace", "demo", KEYS[0], self.directory)
         self.assert_says(put, 2, f"file {self.directory}: ", "Is a directory")
 
+    def test_files_that_were_removed_under_a_node_are_said(self) -> None:
+        node = self.node()
+        shutil.rmtree(node.memory_dir)
+        node.says(f"the files in {node.memory_dir}/default were removed by another program")
+        self.assert_says(node.cistern("put", "--namespace", "demo", KEYS[0], "-", stdin=b"kv"), 0)
+
     def test_a_file_that_may_not_grow_is_said_and_not_left(self) -> None:
         node = self.node()
         self.assert_says(node.cistern("put", "--namespace", "demo", KEYS[0], "-", stdin=bytes(1 << 20)), 0)

@@ -218,6 +218,9 @@ class WhatANodeDoes(FlashTest):
         shutil.rmtree(node.memory_dir)
         node.start()
         self.assertEqual([node.get(n) == body(n) for n in range(4)], [True, False, True, True])
+        store = node.status()["store"]
+        self.assertGreaterEqual(store["recovery_dropped"], 1)
+        self.assertEqual(store["recovery_refused"], 0)
 
     def test_a_node_that_begins_to_have_flash_keeps_what_it_had(self) -> None:
         node = self.node()
@@ -234,6 +237,7 @@ class WhatANodeDoes(FlashTest):
         node.end()
         node.start("--loop", "epoll")
         self.assertIn("not believed", node.said)
+        self.assertGreaterEqual(node.status()["store"]["recovery_refused"], 1)
         self.assertIsNone(node.get(0))
         self.assertIsNone(node.get(1), "dropped under the other journal")
 

@@ -133,6 +133,9 @@ TEST_F(FlashStoreTest, R10WhatWasDroppedStaysAwayThoughTheMediaHaveIt) {
     ASSERT_TRUE(t->recovered.ok()) << t->recovered.ToString();
     Attach(store::OneGroup());
     EXPECT_EQ(Match(0, 31), 10u) << reboot;
+    // Nothing is wrong with this start.
+    EXPECT_GE(t->store->counters().recovery_dropped.value(), 1u) << reboot;
+    EXPECT_EQ(t->store->counters().recovery_refused.value(), 0u) << reboot;
     for (std::uint64_t n = 10; n < 32; ++n) EXPECT_FALSE(Get(n).has_value()) << n;
   }
   // Nor with a parent that came again.

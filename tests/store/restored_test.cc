@@ -172,6 +172,7 @@ TEST_F(RestoredTest, R10AnyOlderJournalUnderMemoryOfTodayBringsNothingBack) {
   StartAgain();
   ExpectDroppedStaysAway();
   EXPECT_FALSE(There(0)) << "nothing of before is believed";
+  EXPECT_GE(t->store->counters().recovery_refused.value(), 1u);
   ExpectSaidAndGoesOn("journal: memory was used with a later state");
 }
 

@@ -280,7 +280,8 @@ void World::CheckWarm(SimNode& node) {
       Violation(Text(TextOf(warm.block), " put ", warm.put, " at place ", warm.place,
                      " did not survive the restart: of ", warm_.size(), " records ",
                      node.store().counters().recovered.value(), " came back and ",
-                     node.store().counters().recovery_refused.value(), " were refused"));
+                     node.store().counters().recovery_refused.value(), " were refused, ",
+                     node.store().counters().recovery_dropped.value(), " dropped"));
     }
   }
   warm_.clear();

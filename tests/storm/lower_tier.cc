@@ -270,7 +270,8 @@ void World::CheckWarmLower(SimNode& node) {
     if (expires || model_.odd_parents(was.ns)) continue;
     Violation(Text(TextOf(block), " lay in the lower tier and did not survive: of ", before.size(),
                    " that did, ", node.store().counters().recovered.value(), " records are in memory and ",
-                   node.store().counters().recovery_refused.value(), " were refused"));
+                   node.store().counters().recovery_refused.value(), " were refused, ",
+                   node.store().counters().recovery_dropped.value(), " dropped"));
   }
 }
 
