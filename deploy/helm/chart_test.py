@@ -53,7 +53,8 @@ class TheChart(Manifests):
             "clients": ["any"], "port": 9000,
             "settings": {"flash_budget": "2TiB/day", "movers": 2, "quota": ["<a&b>:memory=1MiB"]},
             "nodeSelector": {"gpu": "yes"}, "tolerations": [{"operator": "Exists"}], "affinity": {"nodeAffinity": {}},
-            "podAnnotations": {"a": "b"}, "podMonitor": {"enabled": True, "interval": "5s"},
+            "podAnnotations": {"a": "b"}, "podSecurityContext": {"seLinuxOptions": {"level": "s0:c1,c2"}},
+            "podMonitor": {"enabled": True, "interval": "5s"},
         }))
         pod = found["DaemonSet"]["spec"]["template"]
         settings = found["ConfigMap"]["data"]["cistern.toml"].splitlines()
@@ -67,6 +68,7 @@ class TheChart(Manifests):
         self.assertEqual((node["securityContext"]["runAsUser"], node["securityContext"]["runAsGroup"]), (5, 6))
         self.assertIn("owner=5:6", pod["spec"]["initContainers"][0]["command"][2])
         self.assertEqual(pod["metadata"]["annotations"]["a"], "b")
+        self.assertEqual(pod["spec"]["securityContext"]["seLinuxOptions"], {"level": "s0:c1,c2"})
         self.assertEqual(pod["spec"]["nodeSelector"], {"gpu": "yes"})
         self.assertEqual(found["PodMonitor"]["spec"]["podMetricsEndpoints"][0]["interval"], "5s")
 

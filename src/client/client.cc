@@ -255,6 +255,12 @@ Result<std::string> Client::ChainJson(std::uint64_t what, const Namespace& ns,
   Result<wire::Completion> completion = call->Wait();
   if (!completion) return Error(std::move(completion.error()));
   if (completion->code != static_cast<std::uint16_t>(Code::kOk)) return Error(call->Why(*completion));
+  // A node of before there were lists answers with its status.
+  if (completion->b != wire::kReportEnds) {
+    return Error(Code::kMismatch,
+                 "the node is of an earlier version, which knows nothing of chains in a cell; bring it up to "
+                 "this one's release");
+  }
   const std::span<const std::byte> text = call->reply(*completion);
   return std::string(reinterpret_cast<const char*>(text.data()), text.size());
 }

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -39,7 +40,14 @@ Status Late(const std::string& path) {
   return Status(Code::kTooLate, Text("the node at ", path, " did not answer within the deadline"));
 }
 
-Status NoRoomForDescriptors(const std::string& path) {
+// The kernel cuts off descriptors for which there is no room as those that a security module forbids.
+Status WithoutDescriptors(const std::string& path) {
+  if (Fd(eventfd(0, EFD_CLOEXEC)).valid())
+    return Status(Code::kDenied,
+                  Text("the node at ", path,
+                       " gave descriptors that this process was not let have, for which it has "
+                       "room: SELinux or AppArmor keeps it from the node's files "
+                       "(docs/operations.md, Kubernetes)"));
   return Status(Code::kIoError, Text("the node at ", path,
                                      " gave descriptors for which this process has no room: close some, or "
                                      "raise its limit (ulimit -n)"));
@@ -180,7 +188,7 @@ Status CheckWelcome(const wire::Welcome& welcome, const Received& received, cons
                                                                       : Code::kDenied;
     return Status(code, TextOf(welcome.message));
   }
-  if (received.cut) return NoRoomForDescriptors(path);
+  if (received.cut) return WithoutDescriptors(path);
   if (received.descriptors.size() != 6)
     return Status(Code::kMismatch,
                   Text("the node at ", path, " gave ", received.descriptors.size(), " descriptors, not 6"));
@@ -275,7 +283,7 @@ Status CheckClocks(const Connection& connection, const Clocks& before) {
 }
 
 Result<Mapping> MapGranted(const Connection& connection, const Received& received) {
-  if (received.cut) return Error(NoRoomForDescriptors(connection.path));
+  if (received.cut) return Error(WithoutDescriptors(connection.path));
   if (received.descriptors.size() != 1)
     return Error(Code::kMismatch,
                  Text("the node at ", connection.path, " granted staging without its memory"));

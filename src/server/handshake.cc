@@ -98,7 +98,7 @@ Unread NextIn(int socket) {
   return got == 0 && header.msg_controllen == 0 ? Unread::kEnd : Unread::kMessage;
 }
 
-bool SendMessage(int socket, std::span<const std::byte> message, std::span<const int> descriptors) {
+int SendMessage(int socket, std::span<const std::byte> message, std::span<const int> descriptors) {
   CISTERN_ASSERT(descriptors.size() <= wire::kMaxDescriptors);
   iovec bytes{.iov_base = const_cast<std::byte*>(message.data()), .iov_len = message.size()};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(wire::kMaxDescriptors * sizeof(int))> control{};
@@ -118,7 +118,7 @@ bool SendMessage(int socket, std::span<const std::byte> message, std::span<const
   do {
     sent = sendmsg(socket, &header, MSG_DONTWAIT | MSG_NOSIGNAL);
   } while (sent < 0 && errno == EINTR);
-  return sent == static_cast<ssize_t>(message.size());
+  return sent < 0 ? errno : 0;
 }
 
 bool HasUntaken(int socket) {

@@ -40,8 +40,9 @@ inline constexpr const char* kNoDescriptors = "a message with a descriptor: clie
 // What comes next in a connection, and stays there.
 Unread NextIn(int socket);
 
-// Sends one message with descriptors; false when the other side is gone or does not take it. Never waits.
-bool SendMessage(int socket, std::span<const std::byte> message, std::span<const int> descriptors = {});
+// Sends one message with descriptors, and never waits: the errno of what kept it from that, else 0. What
+// keeps descriptors from being sent may leave a message without any its way.
+int SendMessage(int socket, std::span<const std::byte> message, std::span<const int> descriptors = {});
 
 // Whether the other side has messages before it that it has not received. Descriptors in them count as this
 // process's user's until it does, or closes its end: past the limit of open files the kernel lets that user

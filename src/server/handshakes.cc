@@ -93,7 +93,11 @@ void Handshakes::Greet(Fd socket) {
   handshake.self = std::prev(handshakes_.end());
   Result<io::FdWatch> watch = loop_.Watch(handshake.socket.get(), io::WatchMode::kEdge,
                                           [this, &handshake](std::uint32_t) { OnHello(handshake); });
-  if (!watch) return Leave(handshake);
+  if (!watch) {
+    counters_.refused++;
+    Refuse(handshake.socket.get(), watch.error());
+    return Leave(handshake);
+  }
   handshake.watch = std::move(*watch);
   handshake.timer.Arm(loop_.executor().Now().PlusUs(hello_us_));
   // Most have said hello before they are accepted, and are never among the silent.

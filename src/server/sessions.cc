@@ -53,6 +53,17 @@ std::uint64_t CountOf(const wire::Submission& call) {
   }
 }
 
+// Why descriptors could not be passed.
+Status Unsent(int error) {
+  if (error == EPIPE || error == ECONNRESET) return Status(Code::kGone, "it hung up");
+  return Status(
+      Code::kBusy,
+      Text("the node cannot pass its descriptors: ", ErrnoText(error),
+           error == ETOOMANYREFS ? " (processes of its user have sent more than its limit of open files to "
+                                   "others, which have not received them: raise that limit, ulimit -n)"
+                                 : ""));
+}
+
 }  // namespace
 
 std::uint32_t MaxSessions(std::uint64_t memory_bytes) {
@@ -196,11 +207,15 @@ Task<void> Sessions::MakeSession(Fd socket, Peer peer, HelloText hello) {
     staging_of_[session.caller.owner] += session.staging[0]->bytes();
     counters_.sessions = sessions_.size();
     status = Open(session, std::move(socket), std::move(*process));
-    if (!status.ok()) Refuse(fd, status);
-    if (!status.ok() || !Welcomed(session))
-      End(session, LogLevel::kInfo, "it could not be welcomed");
-    else
+    if (status.ok()) status = Welcome(session);
+    if (status.ok()) {
       counters_.accepted++;
+      co_return;
+    }
+    counters_.refused++;
+    Refuse(fd, status);
+    End(session, status.code() == Code::kGone ? LogLevel::kInfo : LogLevel::kWarning,
+        Text("it could not be welcomed: ", status.message()));
     co_return;
   }
   counters_.refused++;
@@ -265,7 +280,7 @@ Status Sessions::Open(Session& session, Fd socket, Fd process) {
   return Status();
 }
 
-bool Sessions::Welcomed(Session& session) {
+Status Sessions::Welcome(Session& session) {
   wire::Welcome welcome;
   welcome.owner = session.caller.owner;
   welcome.session = session.caller.session;
@@ -276,10 +291,10 @@ bool Sessions::Welcomed(Session& session) {
   const std::array<int, 6> descriptors = {parts_.arena_fd,          parts_.index_fd,
                                           session.memory.fd.get(),  staging.get(),
                                           session.core_event.get(), session.client_wait.get()};
-  bool sent = SendMessage(session.socket.get(), std::as_bytes(std::span(&welcome, 1)), descriptors);
+  const int error = SendMessage(session.socket.get(), std::as_bytes(std::span(&welcome, 1)), descriptors);
   if (session.process.valid()) session.memory.fd.Close();
   session.client_wait.Close();
-  return sent;
+  return error == 0 ? Status() : Unsent(error);
 }
 
 void Sessions::OnSocket(Session& session, std::uint32_t events) {
@@ -348,9 +363,17 @@ Task<void> Sessions::GrantStaging(Session& session, std::uint64_t bytes) {
   session.granting = false;
   if (!session.ended) {
     const int sent = fd.get();
-    const std::span<const int> descriptors(&sent, fd.valid() ? 1 : 0);
-    if (!SendMessage(session.socket.get(), std::as_bytes(std::span(&grant, 1)), descriptors))
-      End(session, LogLevel::kWarning, Text("it does not take messages: ", ErrnoText(errno)));
+    int error = SendMessage(session.socket.get(), std::as_bytes(std::span(&grant, 1)),
+                            std::span<const int>(&sent, fd.valid() ? 1 : 0));
+    if (error != 0 && fd.valid()) {
+      const Status why = Unsent(error);
+      TakeStagingBack(session, number);
+      grant = {.code = static_cast<std::uint32_t>(why.code())};
+      SetText(grant.message, why.message());
+      error = SendMessage(session.socket.get(), std::as_bytes(std::span(&grant, 1)));
+    }
+    if (error != 0)
+      End(session, LogLevel::kWarning, Text("it does not take messages: ", ErrnoText(error)));
     else
       OnSocket(session, 0);
   }

@@ -90,7 +90,7 @@ class Sessions final : private io::Poller {
   void TakeFromShare(const OwnerToken& owner, std::uint64_t bytes);
   Task<Result<std::unique_ptr<Session>>> Build(Peer peer, OwnerToken owner, std::uint64_t staging_bytes);
   Status Open(Session& session, Fd socket, Fd process);
-  bool Welcomed(Session& session);
+  Status Welcome(Session& session);
   OwnerToken NewOwner();
 
   Task<void> Serve(Session& session, wire::Submission call);

@@ -51,7 +51,8 @@ class Release:
 
     def cistern(self, command: str, *words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         # A busy host's disk takes its time, and a block that would come later than that counts as a miss.
-        all_words = [self.binaries / "cistern", command, "--socket", self.socket, "--deadline", f"{TIMEOUT_S}s", *words]
+        of_all = ["--socket", self.socket, "--deadline", f"{TIMEOUT_S}s"]
+        all_words = [self.binaries / "cistern", *command.split(), *of_all, *words]
         return subprocess.run(all_words, input=stdin, capture_output=True, timeout=TIMEOUT_S, check=False)
 
 
@@ -186,6 +187,14 @@ class InMemory(Upgrade):
         self.assertEqual(off.returncode, 1)
         self.assertIn(b"earlier version", off.stderr)
         self.assert_named("assert store.get(ns, key) == b'x' * 5000")
+
+    def test_an_old_node_that_knows_nothing_of_chains_in_a_cell_is_not_understood_wrongly(self) -> None:
+        self.serving(OLD)
+        self.put(OLD, 1, 1)
+        for command in ("cell who", "cell explain"):
+            for shown in ([], ["--json"]):
+                asked = self.release(NEW).cistern(command, "--namespace", "n", *shown, key(1))
+                self.assertEqual((asked.returncode, asked.stdout), (1, b""), asked.stderr)
 
     def test_what_has_labels_is_kept_by_a_node_that_knows_none(self) -> None:
         """Forth and back: a downgrade forgets the labels, and none of the blocks."""
