@@ -43,8 +43,8 @@ struct NamespaceSpec {
   // At most 256 fields, 64 KiB in all. Order does not matter; a field name stands once.
   std::vector<std::pair<std::string, std::string>> fields{};
   std::vector<GroupSpec> groups{};  // 1 to 8
-  // Tokens in a block; turns a window's tokens into blocks, and in a cell says which blocks of a chain are
-  // its samples. The first user's holds: all who use a namespace say the same.
+  // Tokens in a block; turns a window's tokens into blocks. The first user's holds. Nodes of a cell at which
+  // it differs may not find the last 15 blocks of a chain at each other.
   std::uint32_t block_tokens = 1;
   // Says that whoever writes is trusted not to make two contents with one key (R5). Unless it does, a write
   // of a block whose key or parent's key is under 16 bytes is kInvalid, and so is a list whose field `hash`

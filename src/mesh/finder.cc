@@ -14,8 +14,8 @@ namespace {
 
 // Copied, or read, in the time of a step.
 constexpr std::size_t kKeysAStep = kStepBytes / 2 / sizeof(BlockKey);
-// Each is looked for in the index by itself, at 16 places.
-constexpr std::size_t kMembersAStep = 16;
+// Each is looked for in the index by itself, at 20 places, or some more where it samples less.
+constexpr std::size_t kMembersAStep = 8;
 // No call waits for so long; whoever says more may say anything.
 constexpr double kMostReadyUs = 3'600e6;
 
@@ -118,9 +118,7 @@ Task<PeerMatch> Finder::Find(std::uint32_t slot, std::span<const BlockKey> chain
     run->slot = slot;
     run->incarnation = search->incarnation;
     run->name = search->name;
-    const std::size_t reach =
-        deepest.blocks + std::size_t{SampleGrid(search->block_tokens).stride()} * parts_.index.thinning();
-    const std::size_t end = std::min({chain.size(), reach, local + PeerMessageLimits::kKeys});
+    const std::size_t end = std::min({chain.size(), deepest.reach, local + PeerMessageLimits::kKeys});
     run->first = local;
     run->chain.reserve(end);
     for (std::size_t from = 0; from < end; from += kKeysAStep) {

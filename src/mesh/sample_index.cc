@@ -158,19 +158,23 @@ MemberSet SampleIndex::Holders(std::uint64_t hash) const {
 SampleIndex::Deepest SampleIndex::Find(std::uint64_t seed, std::span<const BlockKey> chain, std::size_t local,
                                        std::uint32_t block_tokens, const MemberSet& among) const {
   Deepest found;
+  const std::size_t coarsest = std::size_t{SampleGrid::kMostBlocks} << doublings_;
   const auto look = [&](std::size_t depth) {
     const MemberSet holders = Holders(SampleHash(seed, chain[depth].Hash())) & among;
     if (holders.none()) return false;
-    found = {depth + 1, holders};
+    // A grid that has both this sample and the next.
+    const std::size_t stride = depth == 0 ? coarsest : std::min((depth + 1) & -(depth + 1), coarsest);
+    found = {depth + 1, depth + 1 + stride, holders};
     return true;
   };
-  const std::size_t stride = std::size_t{SampleGrid(block_tokens).stride()} << doublings_;
-  // Samples of the grid, counted from 1. Mostly nobody has more, or not much: so the first behind the local
-  // blocks is looked for before halving.
-  std::size_t known = local / stride;
-  if (stride == 1 && known == 0) known = 1;  // the first block, looked for below
-  const std::size_t last = chain.size() / stride;
-  if (known < last && look((known + 1) * stride - 1)) {
+  for (std::size_t stride = std::size_t{SampleGrid(block_tokens).stride()} << doublings_; stride <= coarsest;
+       stride *= 2) {
+    // Samples of the grid, counted from 1. Mostly nobody has more, or not much: so the first behind what is
+    // known is looked for before halving.
+    std::size_t known = std::max(local, found.blocks) / stride;
+    if (stride == 1 && known == 0) known = 1;  // the first block, looked for below
+    const std::size_t last = chain.size() / stride;
+    if (known >= last || !look((known + 1) * stride - 1)) continue;
     ++known;
     for (std::size_t unknown = last + 1; known + 1 < unknown;) {
       const std::size_t half = known + (unknown - known) / 2;

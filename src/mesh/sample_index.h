@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a member knows of what the others hold: of each chain its first block and every s-th, s blocks being
-// 256 tokens. So a prompt that nobody knows costs a look or two and no message, and of one that is known the
-// candidate is told: the member with its deepest sample. It is a hint; the candidate's answer counts.
+// 256 tokens or less. So a prompt that nobody knows costs a few looks and no message, and of one that is
+// known the candidate is told: the member with its deepest sample. It is a hint; the candidate's answer
+// counts.
 //
 // An entry takes 12 bytes: 64 bits of hash, the sample's number in its chain, the member. Entries lie in
 // many small sorted arrays, so that no change moves more than a few KiB. Past the budget only every second
@@ -9,6 +10,8 @@
 // hash.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <bitset>
 #include <cstddef>
 #include <cstdint>
@@ -27,12 +30,15 @@ inline constexpr std::size_t kMemberNumbers = 256;
 using MemberSet = std::bitset<kMemberNumbers>;
 
 // Which blocks of a chain are sampled: the first, as number 0, and those at depth s-1 mod s, as 1, 2, ...
+// Members may have been told of one namespace that its blocks have other lengths, by programs that leave the
+// length out: s is a power of two, so that what one of them samples another does too, or samples all of it.
 class SampleGrid final {
  public:
   static constexpr std::uint32_t kTokens = 256;
+  static constexpr std::uint32_t kMostBlocks = 16;  // s at most, where nothing was said as well
 
   explicit constexpr SampleGrid(std::uint32_t block_tokens)
-      : stride_(block_tokens >= kTokens ? 1 : kTokens / block_tokens) {}
+      : stride_(std::bit_floor(std::clamp(kTokens / block_tokens, 1u, kMostBlocks))) {}
 
   constexpr std::uint32_t stride() const { return stride_; }  // s
   // Whether the block at `depth` is one, whose number then is NumberOf.
@@ -84,10 +90,13 @@ class SampleIndex final {
   struct Deepest {
     std::size_t blocks =
         0;  // of the chain, from its first on, that the holders are said to have; 0: no holder
+    // The first that they lack is no further: there would be another sample.
+    std::size_t reach = 0;
     MemberSet holders;
   };
   // Who of `among` has more of the chain than its first `local` blocks. A chain's holder holds all before
-  // it, so the deepest sample is searched by halves.
+  // it, so the deepest sample is searched by halves: among those of members that sample as this one does or
+  // more, and then of those that sample less.
   Deepest Find(std::uint64_t seed, std::span<const BlockKey> chain, std::size_t local,
                std::uint32_t block_tokens, const MemberSet& among) const;
 

@@ -57,6 +57,27 @@ TEST(SampleIndexTest, DeepestHolderBehindWhatIsHereIsFound) {
   EXPECT_EQ(index.Find(9, ChainOf(1, 12), 0, 16, All()).blocks, 1u);
 }
 
+// The shorter the blocks, the fewer are samples: a block of 1 token is what a program says that says nothing.
+TEST(SampleIndexTest, HolderThatSamplesLessIsFoundAsDeepAsItSamples) {
+  SampleIndex index({1u << 20, 64});
+  const auto chain = ChainOf(1, 1'000);
+  AddChain(index, 1, 9, chain, 100, 64);
+  AddChain(index, 2, 9, chain, 700, 1);
+  for (const std::uint32_t block_tokens : {16u, 48u, 64u, 100u, 256u, 1'000u}) {
+    auto found = index.Find(9, chain, 0, block_tokens, All());
+    EXPECT_EQ(found.blocks, 688u) << block_tokens;
+    EXPECT_EQ(found.holders, MemberSet().set(2)) << block_tokens;
+    EXPECT_GE(found.reach, 700u) << block_tokens;
+    found = index.Find(9, chain, 500, block_tokens, All());
+    EXPECT_EQ(found.blocks, 688u) << block_tokens << " behind what is here";
+    found = index.Find(9, chain, 0, block_tokens, MemberSet().set(1));
+    EXPECT_GE(found.reach, 100u) << block_tokens;
+  }
+  // Of a chain that is shorter than what lies between two samples, the first block alone is one.
+  EXPECT_GE(index.Find(9, ChainOf(1, 15), 0, 64, MemberSet().set(2)).reach, 15u);
+  EXPECT_EQ(index.Find(9, chain, 96, 64, MemberSet().set(1)).reach, 104u) << "as far as it samples";
+}
+
 TEST(SampleIndexTest, WhatWasRemovedOrForgottenIsNotFound) {
   SampleIndex index({1u << 20, 64});
   const auto chain = ChainOf(1, 64);

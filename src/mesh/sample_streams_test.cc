@@ -74,6 +74,19 @@ class SampleStreamsTest : public MeshTest {
   }
 };
 
+TEST_F(SampleStreamsTest, ChainIsFoundWholeAtANodeWhereNobodySaidHowLongABlockIs) {
+  NamespaceSpec unsaid = Blocks();
+  unsaid.block_tokens = NamespaceSpec().block_tokens;
+  AddNode(unsaid);
+  AddNode();
+  PutChain(0, 1, 70);
+  const std::uint64_t number = node(0).process_number;
+  ASSERT_TRUE(
+      RunUntil([&] { return Know() && node(1).streams->SamplesOf(number) == node(0).feed->samples(); }));
+  EXPECT_EQ(BlocksOf(Find(1, 1, 100)), 70u);
+  EXPECT_EQ(BlocksOf(Find(1, 1, 100, 17)), 53u);
+}
+
 TEST_F(SampleStreamsTest, WhatIsToldDuringASnapshotIsAppliedBehindItFromItsCountOn) {
   StartNodes(1);
   ASSERT_TRUE(RunUntil([&] { return node(0).feed->history() == 7; }));
