@@ -44,19 +44,24 @@ class BlockServerTest : public MeshTest {
       co_return Status();
     }
   };
+  BlockRequest RequestOf(std::uint64_t n) {
+    return {.history = 7,
+            .name = *node(0).names->NameAt(slot),
+            .key = store::Key(n),
+            .body_bytes = 4096,
+            .worth_us = 1000};
+  }
+  net::RailSource::Answer Ask(BlockServer& server, const BlockRequest& request) {
+    const std::vector<std::byte> question = Encode(request);
+    return loop->BlockOn(server.Find(question, After(1'000'000)));
+  }
 };
 
 TEST_F(BlockServerTest, AppliedIsThatOfBeforeTheRecordWasLookedUp) {
   StartNodes(1);
   BringsLate keeper(executor(), [&] { return PutsLate::Run(node(0), slot, store::Body(1, 4096)); });
   BlockServer server({executor(), clock, node(0).reader_of_arena(), *node(0).served, keeper});
-  const BlockRequest request{.history = 7,
-                             .name = *node(0).names->NameAt(slot),
-                             .key = store::Key(1),
-                             .body_bytes = 4096,
-                             .worth_us = 1000};
-  const std::vector<std::byte> question = Encode(request);
-  auto answer = loop->BlockOn(server.Find(question, After(1'000'000)));
+  auto answer = Ask(server, RequestOf(1));
   ASSERT_TRUE(answer.status.ok()) << answer.status.ToString();
   const auto head = DecodeBlockHead(answer.head);
   ASSERT_TRUE(head.has_value());
@@ -73,13 +78,7 @@ TEST_F(BlockServerTest, RecordsThatAreSentTogetherStandOrGoEachForItself) {
   Put(0, 1, std::nullopt);
   Put(0, 2, 1);
   const auto find = [&](std::uint64_t number) {
-    const BlockRequest request{.history = 7,
-                               .name = *node(0).names->NameAt(slot),
-                               .key = store::Key(number),
-                               .body_bytes = 4096,
-                               .worth_us = 1000};
-    const std::vector<std::byte> question = Encode(request);
-    auto answer = loop->BlockOn(node(0).server->Find(question, After(1'000'000)));
+    auto answer = Ask(*node(0).server, RequestOf(number));
     EXPECT_TRUE(answer.status.ok()) << answer.status.ToString();
     return answer.handle;
   };
@@ -105,15 +104,9 @@ TEST_F(BlockServerTest, WhatWasBroughtForAnAnswerThatCannotBeSentIsLetGo) {
                  : PutsLate::Run(node(0), slot, store::Body(1, 4096));
   });
   BlockServer server({executor(), clock, node(0).reader_of_arena(), *node(0).served, keeper});
-  BlockRequest request{.history = 7,
-                       .name = *node(0).names->NameAt(slot),
-                       .key = store::Key(1),
-                       .body_bytes = 4095,
-                       .worth_us = 1000};
-  const auto code = [&] {
-    const std::vector<std::byte> question = Encode(request);
-    return loop->BlockOn(server.Find(question, After(1'000'000))).status.code();
-  };
+  BlockRequest request = RequestOf(1);
+  request.body_bytes = 4095;
+  const auto code = [&] { return Ask(server, request).status.code(); };
   EXPECT_EQ(code(), Code::kTooLate);
   EXPECT_EQ(keeper.let_go, 0) << "nothing was kept";
   fails = false;
@@ -129,13 +122,7 @@ TEST_F(BlockServerTest, WhatWasBroughtForAnAnswerThatCannotBeSentIsLetGo) {
 TEST_F(BlockServerTest, RecordThatGoesWhileItIsSentIsNotSaidToBeWhole) {
   StartNodes(1);
   Put(0, 1, std::nullopt);
-  const BlockRequest request{.history = 7,
-                             .name = *node(0).names->NameAt(slot),
-                             .key = store::Key(1),
-                             .body_bytes = 4096,
-                             .worth_us = 1000};
-  const std::vector<std::byte> question = Encode(request);
-  auto answer = loop->BlockOn(node(0).server->Find(question, After(1'000'000)));
+  auto answer = Ask(*node(0).server, RequestOf(1));
   ASSERT_TRUE(answer.status.ok()) << answer.status.ToString();
   const BlockKey key = store::Key(1);
   ASSERT_TRUE(loop->BlockOn(node(0).store->Drop(slot, std::span(&key, 1))).has_value());
@@ -155,13 +142,7 @@ TEST_F(BlockServerTest, R10WhatAnEndUnderWayTakesIsNotSentAsItsWritersWhoHasEnde
   ASSERT_FALSE(ending.done());
   ASSERT_FALSE(node(0).store->source_puts().NotesOf(slot, store::Key(kBlocks)).has_value());
   ASSERT_TRUE(Here(0, kBlocks));
-  const BlockRequest request{.history = 7,
-                             .name = *node(0).names->NameAt(slot),
-                             .key = store::Key(kBlocks),
-                             .body_bytes = 4096,
-                             .worth_us = 1000};
-  const std::vector<std::byte> question = Encode(request);
-  auto answer = loop->BlockOn(node(0).server->Find(question, After(1'000'000)));
+  auto answer = Ask(*node(0).server, RequestOf(kBlocks));
   EXPECT_FALSE(answer.status.ok() && node(0).server->Sent(answer.handle));
   EXPECT_EQ(loop->BlockOn(std::move(ending)).value_or(0), kBlocks);
 }
@@ -175,10 +156,7 @@ TEST_F(BlockServerTest, R10WhatIsNobodysIsNotSentAsItsWritersWhoHasEnded) {
   Put(0, 1, std::nullopt, 4096, 0, kAnn);
   const BlockKey key = store::Key(1);
   const auto sent_as = [&]() -> std::optional<std::vector<std::uint64_t>> {
-    const BlockRequest request{
-        .history = 7, .name = *node(0).names->NameAt(slot), .key = key, .body_bytes = 4096, .worth_us = 1000};
-    const std::vector<std::byte> question = Encode(request);
-    const auto answer = loop->BlockOn(node(0).server->Find(question, After(1'000'000)));
+    const auto answer = Ask(*node(0).server, RequestOf(1));
     if (!answer.status.ok() || !node(0).server->Sent(answer.handle)) return std::nullopt;
     return DecodeBlockHead(answer.head)->notes;
   };
@@ -194,14 +172,8 @@ TEST_F(BlockServerTest, R10WhatIsNobodysIsNotSentAsItsWritersWhoHasEnded) {
 TEST_F(BlockServerTest, TimeThatIsLeftIsRoundedDown) {
   StartNodes(1);
   Put(0, 1, std::nullopt, 4096, 100);
-  const BlockRequest request{.history = 7,
-                             .name = *node(0).names->NameAt(slot),
-                             .key = store::Key(1),
-                             .body_bytes = 4096,
-                             .worth_us = 1000};
-  const std::vector<std::byte> question = Encode(request);
   RunFor(600'000);
-  auto answer = loop->BlockOn(node(0).server->Find(question, After(1'000'000)));
+  auto answer = Ask(*node(0).server, RequestOf(1));
   ASSERT_TRUE(answer.status.ok()) << answer.status.ToString();
   // The second that it began in has partly gone, and so has the one that is now.
   EXPECT_LE(DecodeBlockHead(answer.head)->ttl_s, 99u);
@@ -212,15 +184,8 @@ TEST_F(BlockServerTest, TimeThatIsLeftIsRoundedDown) {
 TEST_F(BlockServerTest, NobodyIsAnsweredOutsideOfTheCell) {
   StartNodes(1);
   Put(0, 1, std::nullopt);
-  BlockRequest request{.history = 7,
-                       .name = *node(0).names->NameAt(slot),
-                       .key = store::Key(1),
-                       .body_bytes = 4096,
-                       .worth_us = 1000};
-  const auto code = [&] {
-    const std::vector<std::byte> question = Encode(request);
-    return loop->BlockOn(node(0).server->Find(question, After(1'000'000))).status.code();
-  };
+  BlockRequest request = RequestOf(1);
+  const auto code = [&] { return Ask(*node(0).server, request).status.code(); };
   node(0).rule.joined = false;
   EXPECT_EQ(code(), Code::kGone);
   node(0).rule.joined = true;

@@ -36,11 +36,24 @@ def note(order, keys):
     lease(order, keys)
 side._leases.take = note
 """
+ASK_UNTIL_ALL_IS_FOUND = """
+matches = connector(llm).coordinator._matches
+matches.take_once = take = matches.take
+def take_all(match):
+    taken = take(match)
+    if taken and match.found < match.keys:
+        match.forget()
+        return False
+    return taken
+matches.take = take_all
+"""
+"""A node waits 40 ms for what another one answers: on a busy host the engine may have to ask again."""
 KILL_AT_LOAD = """
 import os, signal
 side = connector(llm).coordinator
 side.killed, lease = [], side._leases.take
 def kill(order, keys):
+    side._matches.take = side._matches.take_once
     if not side.killed:
         os.kill(asked["pid"], signal.SIGKILL)
     side.killed.append(order.where)
@@ -82,6 +95,7 @@ def cell(small: Path) -> dict[str, Any]:
         assert one.process is not None
         with Engine(small, transfer_config(two, min_load_tokens=1, **PATIENT)) as second:
             second.run(NOTE_LOADED)
+            second.run(ASK_UNTIL_ALL_IS_FOUND)
             found["second"] = second.generate(PROMPTS)
             found["counted"], found["sources"] = second.ask("counted"), second.run(BY_SOURCE)
             keys = [bytes.fromhex(key) for key in second.run("answer = connector(llm).coordinator.noted")]
