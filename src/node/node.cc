@@ -254,10 +254,10 @@ void Node::Core::NoteLoss() {
 // Its files are there as long as it has them open, so who is connected notices nothing.
 void Node::Core::NoteRemoval() {
   struct stat lock;
-  if (removed_ || ::fstat(file_->lock_fd(), &lock) != 0 || lock.st_nlink > 0) return;
+  if (removed_ || lost_ || ::fstat(ground_.file->lock_fd(), &lock) != 0 || lock.st_nlink > 0) return;
   removed_ = true;
   log_->Log(
-      LogLevel::kError, "memory_dir: the files in ", file_->directory(),
+      LogLevel::kError, "memory_dir: the files in ", ground_.file->directory(),
       " were removed by another program, as logind does after a user's last logout (cistern doctor): this "
       "node goes on for its clients, the next one finds nothing of its memory");
 }
