@@ -50,14 +50,16 @@ void TellSupervisor(std::string_view state) {
 }
 
 // Ends the process at a signal until it is over: while the node starts nobody is served, what it holds is
-// found again as after a kill, and a start may wait for a device or a file for as long as that likes.
+// found again as after a kill, and a start may wait for a device or a file for as long as that likes. Where
+// there is no descriptor for it, signals wait for who serves.
 class EndsAtOnce {
  public:
   explicit EndsAtOnce(const sigset_t& signals)
-      : signals_(::signalfd(-1, &signals, SFD_CLOEXEC)),
-        over_(::eventfd(0, EFD_CLOEXEC)),
-        thread_([this] { Await(); }) {}
+      : signals_(::signalfd(-1, &signals, SFD_CLOEXEC)), over_(::eventfd(0, EFD_CLOEXEC)) {
+    if (signals_.valid() && over_.valid()) thread_ = std::thread([this] { Await(); });
+  }
   ~EndsAtOnce() {
+    if (!thread_.joinable()) return;
     Over();
     thread_.join();
   }

@@ -41,8 +41,12 @@ bool MakeZeros(std::uintptr_t at, const siginfo_t& info) {
     const std::uintptr_t first = at & ~(unit - 1);
     const std::uintptr_t bytes = memory_failed ? unit : end - first;
     guarded.lost.store(true, std::memory_order_release);
-    return ::mmap(reinterpret_cast<void*>(first), bytes, guarded.protection.load(std::memory_order_relaxed),
-                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
+    const auto zeros = [&](std::uintptr_t size) {
+      return ::mmap(reinterpret_cast<void*>(first), size, guarded.protection.load(std::memory_order_relaxed),
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
+    };
+    // Where the system commits no memory that it does not have, the page alone: each further one comes here.
+    return zeros(bytes) || zeros(unit);
   }
   return false;
 }

@@ -2,12 +2,21 @@
 #include "base/mapping_guard.h"
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
 #include <optional>
 
+#include "base/assert.h"
 #include "base/fd.h"
 
 namespace cistern {
@@ -16,10 +25,10 @@ namespace {
 constexpr std::uint64_t kBytes = 16 * 4096;
 
 struct CutFile {
-  CutFile() : fd(memfd_create("cut", MFD_CLOEXEC)) {
-    EXPECT_EQ(ftruncate(fd.get(), kBytes), 0);
-    map = std::move(*Mapping::Map(fd.get(), "cut", 0, kBytes, Access::kReadWrite));
-    for (std::byte& byte : map.bytes()) byte = std::byte{7};
+  explicit CutFile(std::uint64_t bytes = kBytes) : fd(memfd_create("cut", MFD_CLOEXEC)) {
+    EXPECT_EQ(ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
+    map = std::move(*Mapping::Map(fd.get(), "cut", 0, bytes, Access::kReadWrite));
+    for (std::byte& byte : map.bytes().first(kBytes)) byte = std::byte{7};
   }
   void CutTo(std::uint64_t bytes) { EXPECT_EQ(ftruncate(fd.get(), static_cast<off_t>(bytes)), 0); }
   Fd fd;
@@ -52,6 +61,40 @@ TEST(MappingGuard, ItsPlaceIsFreeAfterItsEndAndMovesWithIt) {
   moved = MappingGuard();
   MappingGuard next(sound.map, Access::kReadWrite);
   EXPECT_FALSE(next.lost());
+}
+
+// From then on nothing larger than the file of the other tests is put in another mapping's place, as with
+// vm.overcommit_memory=2 nothing is for which memory may lack.
+void ForbidLargeReplacements() {
+  constexpr auto kNumber = offsetof(seccomp_data, nr);
+  constexpr auto kLength = offsetof(seccomp_data, args) + sizeof(std::uint64_t);
+  constexpr auto kFlags = offsetof(seccomp_data, args) + 3 * sizeof(std::uint64_t);
+  sock_filter steps[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kNumber),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mmap, 0, 5),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kFlags),
+      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, MAP_FIXED, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kLength),
+      BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, kBytes, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOMEM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  sock_fprog program{.len = std::size(steps), .filter = steps};
+  CISTERN_ASSERT(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+  CISTERN_ASSERT(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+}
+
+void TouchWhatIsCutOffWithoutMemoryForAll() {
+  CutFile file(std::uint64_t{1} << 30);
+  MappingGuard guard(file.map, Access::kReadWrite);
+  file.CutTo(0);
+  ForbidLargeReplacements();
+  for (std::uint64_t at = 0; at < 64 * 4096; at += 4096) CISTERN_ASSERT(file.map.bytes()[at] == std::byte{0});
+  std::fprintf(stderr, "%s\n", guard.lost() ? "zeros" : "no guard");
+}
+
+TEST(MappingGuardDeathTest, R14WhatIsCutOffOfMoreThanTheSystemCommitsReadsAsZeros) {
+  EXPECT_EXIT((TouchWhatIsCutOffWithoutMemoryForAll(), std::_Exit(0)), ::testing::ExitedWithCode(0), "zeros");
 }
 
 TEST(MappingGuardDeathTest, WhatIsInNoGuardedMappingEndsTheProcessAsBefore) {

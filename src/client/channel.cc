@@ -12,6 +12,7 @@
 
 #include "base/boot_clock.h"
 #include "base/format.h"
+#include "base/peer.h"
 #include "base/spin.h"
 
 namespace cistern::client {
@@ -70,9 +71,12 @@ Result<Fd> EpollOf(const Connection& connection) {
 }
 
 Status Gone(const Connection& connection, bool session_alone) {
-  const char* what = session_alone ? ") ended this session, its log says why" : ") is gone";
-  return Status(Code::kGone, Text("the node at ", connection.path, " (process ", connection.welcome.node_pid,
-                                  what, ": connect again, nothing published is lost"));
+  // By its number in this process's pid namespace, where it has one: in a container of its own it is 1.
+  const Result<Peer> node = PeerOf(connection.socket.get());
+  return Status(Code::kGone, Text("the node at ", connection.path,
+                                  node && node->pid != 0 ? Text(" (process ", node->pid, ")") : std::string(),
+                                  session_alone ? " ended this session, its log says why" : " is gone",
+                                  ": connect again, nothing published is lost"));
 }
 
 Status InChild() {

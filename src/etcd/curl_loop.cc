@@ -10,6 +10,7 @@
 #include <array>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "base/fd.h"
 #include "base/format.h"
@@ -88,8 +89,9 @@ struct CurlLoop::Impl {
 
   // libcurl's sockets lie in an epoll instance of their own, because they are watched by level and for what
   // changes; the loop watches that.
-  static int OnSocket(CURL*, curl_socket_t socket, int what, void* self, void*) {
-    const int ready = static_cast<Impl*>(self)->ready.get();
+  static int OnSocket(CURL* easy, curl_socket_t socket, int what, void* given, void*) {
+    Impl& self = *static_cast<Impl*>(given);
+    const int ready = self.ready.get();
     epoll_event event{};
     event.data.fd = socket;
     if (what == CURL_POLL_REMOVE) {
@@ -99,7 +101,9 @@ struct CurlLoop::Impl {
     if (what != CURL_POLL_OUT) event.events |= EPOLLIN;
     if (what != CURL_POLL_IN) event.events |= EPOLLOUT;
     if (::epoll_ctl(ready, EPOLL_CTL_MOD, socket, &event) == 0) return 0;
-    return ::epoll_ctl(ready, EPOLL_CTL_ADD, socket, &event) == 0 ? 0 : -1;
+    // Told of an error, libcurl would end every transfer that there is, and begin none beside them.
+    if (::epoll_ctl(ready, EPOLL_CTL_ADD, socket, &event) != 0) self.unwatched.emplace_back(easy, errno);
+    return 0;
   }
   static int OnTimer(CURLM*, long timeout_ms, void* given) {
     Impl& self = *static_cast<Impl*>(given);
@@ -137,6 +141,8 @@ struct CurlLoop::Impl {
   Fd ready;
   io::FdWatch watch;
   Timer timer;
+  // What libcurl has just asked for in vain: transfers, each with the errno.
+  std::vector<std::pair<CURL*, int>> unwatched;
 };
 
 class CurlTransferBody final : public CurlTransfer {
@@ -201,6 +207,13 @@ class CurlTransferBody final : public CurlTransfer {
     if (code == CURLE_OK || too_long_) return Fail("");
     Fail(error_[0] != '\0' ? error_.data() : curl_easy_strerror(code));
   }
+  // Of a connection that cannot be watched.
+  void Break(int error) {
+    if (ended_) return;
+    curl_multi_remove_handle(curl_.multi, easy_.get());
+    added_ = false;
+    Fail(Text("its connection cannot be watched: ", ErrnoText(error)));
+  }
 
  private:
   void Fail(std::string failure) {
@@ -240,15 +253,20 @@ class CurlTransferBody final : public CurlTransfer {
   bool added_ = false;
 };
 
+CurlTransferBody& BodyOf(CURL* easy) {
+  char* transfer = nullptr;
+  curl_easy_getinfo(easy, CURLINFO_PRIVATE, &transfer);
+  return *reinterpret_cast<CurlTransferBody*>(transfer);
+}
+
 void CurlLoop::Impl::TellEnds() {
   int left = 0;
   while (const CURLMsg* message = curl_multi_info_read(multi, &left)) {
     if (message->msg != CURLMSG_DONE) continue;
     const CURLcode code = message->data.result;
-    char* transfer = nullptr;
-    curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &transfer);
-    reinterpret_cast<CurlTransferBody*>(transfer)->End(code);
+    BodyOf(message->easy_handle).End(code);
   }
+  for (const auto& [easy, error] : std::exchange(unwatched, {})) BodyOf(easy).Break(error);
 }
 
 CurlLoop::CurlLoop(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -143,8 +143,10 @@ Task<Answer> Calls::Do(Session& session, const wire::Submission& call, CallStati
     case wire::Op::kIntroduce: co_return Introduce(session, call);
     case wire::Op::kNone: break;
   }
-  Status unknown(Code::kInvalid, Text("operation ", static_cast<std::uint16_t>(call.op),
-                                      " is not known, the last one is ", wire::kLastOp));
+  const auto number = static_cast<std::uint16_t>(call.op);
+  Status unknown(number > wire::kLastOp ? Code::kMismatch : Code::kInvalid,
+                 Text("operation ", number, " is not known, the last one is ", wire::kLastOp,
+                      ": a later one is of a later release, bring the node up to that"));
   co_return Fail(session, call, unknown);
 }
 
@@ -709,7 +711,11 @@ Task<Answer> Calls::ReportStatus(Session& session, const wire::Submission& call)
   }
   if (call.a == wire::kHolders || call.a == wire::kExplanation) co_return co_await Inquire(session, call);
   if (report_ == nullptr || call.a > wire::kCellList) {
-    Status unknown(Code::kInvalid, Text("status: ", call.a, " is no text that this node has"));
+    Status unknown(
+        Code::kMismatch,
+        Text("status: ", call.a,
+             " is no text that this node has: where a later release knows it, bring the node up to "
+             "that"));
     co_return Fail(session, call, unknown);
   }
   const Result<ReportPage> page = co_await report_(call.a, call.b, call.reply_bytes);

@@ -241,7 +241,12 @@ TEST(Calls, WhatIsWrongWithACallIsItsAnswer) {
   };
   wire::Submission wrong = good;
   wrong.op = static_cast<wire::Op>(99);
-  refused(wrong, Code::kInvalid, "operation 99");
+  refused(wrong, Code::kMismatch, "operation 99");
+  wrong.op = wire::Op::kNone;
+  refused(wrong, Code::kInvalid, "operation 0");
+  wrong = client.With(wire::Op::kStatus, std::span<const std::byte>());
+  wrong.a = 99;
+  refused(wrong, Code::kMismatch, "status: 99");
   wrong = good;
   for (const std::int64_t deadline_ns : {std::int64_t{1}, std::int64_t{-1}, INT64_MIN}) {
     wrong.deadline_ns = deadline_ns;

@@ -74,6 +74,13 @@ std::size_t Closer::strangers() const {
   return state_->strangers;
 }
 
+void Closer::Resume() {
+  std::lock_guard lock(state_->mutex);
+  for (Line* line : {&state_->plain, &state_->with_descriptors}) {
+    if (!line->waiting.empty()) Start(state_, *line);
+  }
+}
+
 // Under the lock.
 void Closer::Start(const std::shared_ptr<State>& state, Line& line) {
   if (line.runs) return;
@@ -81,7 +88,7 @@ void Closer::Start(const std::shared_ptr<State>& state, Line& line) {
     std::thread([state, &line] { Run(state, line); }).detach();
     line.runs = true;
   } catch (const std::system_error&) {
-    // The system has no more threads: the next one to close tries again.
+    // The system has no more threads: the next one to close tries again, or Resume().
   }
 }
 

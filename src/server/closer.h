@@ -24,6 +24,8 @@ class Closer final {
   // session, and of one that was.
   void Close(Fd socket) { Take(std::move(socket), false); }
   void CloseSession(Fd socket) { Take(std::move(socket), true); }
+  // Tries again where the system had no thread for it.
+  void Resume();
   // Not closed yet: whoever bounds sessions counts theirs too.
   std::size_t sessions() const;
   std::size_t strangers() const;

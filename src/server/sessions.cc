@@ -508,6 +508,7 @@ void Sessions::Tick() {
     untaken_.pop_front();
     LetGo(std::move(socket));
   }
+  closer_.Resume();
 }
 
 void Sessions::End(Session& session, LogLevel level, std::string why) {

@@ -138,7 +138,8 @@ class Signal final {
     signal.both_ = Fd(epoll_create1(EPOLL_CLOEXEC));
     for (const Fd* one : {&signal.reports_, &signal.timer_}) {
       epoll_event readable{.events = EPOLLIN, .data = {}};
-      if (!one->valid() || epoll_ctl(signal.both_.get(), EPOLL_CTL_ADD, one->get(), &readable) != 0)
+      if (!signal.both_.valid() || !one->valid() ||
+          epoll_ctl(signal.both_.get(), EPOLL_CTL_ADD, one->get(), &readable) != 0)
         return Error(Code::kIoError, Text("the event descriptor cannot be made: ", ErrnoText(errno)));
     }
     return signal;

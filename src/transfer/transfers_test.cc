@@ -9,12 +9,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <map>
 
 #include "base/assert.h"
+#include "base/fd.h"
 #include "base/limits.h"
 #include "base/random_bytes.h"
 #include "transfer/moves.h"
@@ -389,6 +391,21 @@ TEST_F(TransfersTest, AForkedChildTouchesNothingOfTheParents) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   ExpectAll(Finish(transfers->Submit(SaveOf(pool, 1, {1}))), Code::kOk);
+}
+
+TEST(Transfers, WhereThereIsNoDescriptorForThemTheyAreRefusedByThatLimit) {
+  rlimit usual{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &usual), 0);
+  const int next = Fd(dup(STDERR_FILENO)).get();
+  for (int free = 0; free < 3; ++free) {
+    const rlimit few{.rlim_cur = static_cast<rlim_t>(next + free), .rlim_max = usual.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    const Result<std::unique_ptr<Transfers>> made = Transfers::Make(nullptr, {});
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &usual), 0);
+    ASSERT_FALSE(made) << free;
+    EXPECT_NE(made.error().message().find(ErrnoText(EMFILE)), std::string_view::npos)
+        << free << ": " << made.error().ToString();
+  }
 }
 
 // A user that may have one thread more and not two: in a child, since a process is that user's for good.

@@ -137,6 +137,48 @@ TEST_F(Stopped, TheEventDescriptorTellsThatTheNodeDiedThoughAForkedChildHasItsSo
 
 // A client of its own whose event descriptor nobody has yet, and a thread that sleeps in its call to the
 // node, which stands.
+// Of a pid namespace of its own, in which the node has no number.
+TEST_F(Stopped, TheNumberOfANodeThatIsGoneIsTheOneInItsClientsPidNamespace) {
+  int told[2], asked[2];
+  ASSERT_EQ(pipe(told), 0);
+  ASSERT_EQ(pipe(asked), 0);
+  const auto why = [this](Store& store) {
+    return std::string(store.Put(ns_, KeyOf(3), std::nullopt, BodyOf(3, kBlockBytes)).message());
+  };
+  const pid_t outer = fork();
+  if (outer == 0) {
+    if (unshare(CLONE_NEWPID) != 0) _exit(1);
+    const pid_t inner = fork();
+    if (inner == 0) {
+      ConnectOptions connect;
+      connect.socket = options_.socket;
+      connect.deadline_us = 60'000'000;
+      Result<Store> store = Store::Connect(connect);
+      char byte = 'c';
+      if (!store || write(told[1], &byte, 1) != 1 || read(asked[0], &byte, 1) != 1) _exit(1);
+      const std::string said = why(*store);
+      _exit(write(told[1], said.data(), said.size()) == static_cast<ssize_t>(said.size()) ? 0 : 1);
+    }
+    waitpid(inner, nullptr, 0);
+    _exit(0);
+  }
+  close(told[1]);
+  char byte;
+  const bool connected = read(told[0], &byte, 1) == 1;
+  const pid_t node = child_;
+  Kill();
+  std::array<char, 512> said{};
+  if (connected) {
+    ASSERT_EQ(write(asked[1], "k", 1), 1);
+    EXPECT_GT(read(told[0], said.data(), said.size() - 1), 0);
+  }
+  waitpid(outer, nullptr, 0);
+  for (int fd : {told[0], asked[0], asked[1]}) close(fd);
+  EXPECT_NE(why(*store_).find(Text(" (process ", node, ") is gone")), std::string::npos) << why(*store_);
+  if (!connected) GTEST_SKIP() << "pid namespaces are not allowed here";
+  EXPECT_NE(std::string_view(said.data()).find("socket is gone"), std::string_view::npos) << said.data();
+}
+
 class SleepingCall : public Stopped {
  protected:
   void Begin(std::int64_t deadline_us) {

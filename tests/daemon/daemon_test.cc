@@ -95,6 +95,31 @@ TEST(Daemon, WhereTheSystemHasNoThreadForRailsItEndsInOrder) {
                                    "127.54.3.24:7420", "--cell-rail-threads", "4"});
 }
 
+// As few descriptors, one more each time, until it serves.
+TEST(Daemon, WhereItHasNoDescriptorForItItEndsInOrder) {
+  std::string directory = "/dev/shm/cistern-test-XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  const std::string program = DaemonBeside(), memory = directory + "/memory", socket = directory + "/socket";
+  bool served = false;
+  for (rlim_t descriptors = 4; descriptors <= 256 && !served; ++descriptors) {
+    const pid_t node = fork();
+    if (node == 0) {
+      const rlimit limit{.rlim_cur = descriptors, .rlim_max = descriptors};
+      if (setrlimit(RLIMIT_NOFILE, &limit) != 0) _exit(1);
+      execl(program.c_str(), "cisternd", "--memory", "64MiB", "--memory-dir", memory.c_str(), "--socket",
+            socket.c_str(), "--linger", "1ms", "--log-level", "error", nullptr);
+      _exit(77);
+    }
+    int status = -1;
+    ASSERT_EQ(waitpid(node, &status, 0), node);
+    ASSERT_TRUE(WIFEXITED(status)) << descriptors << " descriptors: signal " << WTERMSIG(status);
+    ASSERT_NE(WEXITSTATUS(status), 77);
+    served = WEXITSTATUS(status) == 0;
+  }
+  EXPECT_TRUE(served);
+  std::filesystem::remove_all(directory);
+}
+
 // Its pid; -1: the process has no child of this name.
 pid_t ChildOf(pid_t parent, const std::string& name) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
