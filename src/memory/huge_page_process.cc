@@ -102,7 +102,8 @@ int RunHugePageProcess() {
   return 2;
 }
 
-Result<std::unique_ptr<HugePageProcess>> HugePageProcess::Start(const std::string& program, int arena_fd) {
+Result<std::unique_ptr<HugePageProcess>> HugePageProcess::Start(const std::string& program, int arena_fd,
+                                                                int move_ms) {
   int ends[2], life[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
     return Error(SystemError("socketpair", errno));
@@ -123,11 +124,12 @@ Result<std::unique_ptr<HugePageProcess>> HugePageProcess::Start(const std::strin
   pid_t pid = -1;
   if (int error = spawn.Run(program.c_str(), arguments, pid); error != 0)
     return Error(SystemError(program.c_str(), error));
-  return std::unique_ptr<HugePageProcess>(new HugePageProcess(pid, std::move(orders), std::move(alive)));
+  return std::unique_ptr<HugePageProcess>(
+      new HugePageProcess(pid, std::move(orders), std::move(alive), move_ms));
 }
 
-HugePageProcess::HugePageProcess(pid_t pid, Fd orders, Fd life)
-    : pid_(pid), orders_(std::move(orders)), life_(std::move(life)) {}
+HugePageProcess::HugePageProcess(pid_t pid, Fd orders, Fd life, int move_ms)
+    : pid_(pid), orders_(std::move(orders)), life_(std::move(life)), move_ms_(move_ms) {}
 
 HugePageProcess::~HugePageProcess() {
   End();
@@ -141,9 +143,18 @@ bool HugePageProcess::Move(std::uint64_t offset, std::uint64_t bytes) {
   if (first >= end) return true;
   const Order order{first, end - first};
   const std::lock_guard turn(turn_);
+  if (answer_owed_ && !TakeAnswer()) return false;
+  answer_owed_ = true;
   if (::send(orders_.get(), &order, sizeof(order), MSG_NOSIGNAL) != sizeof(order)) return false;
+  answer_owed_ = !TakeAnswer();
+  return !answer_owed_;
+}
+
+bool HugePageProcess::TakeAnswer() const {
+  pollfd answered{.fd = orders_.get(), .events = POLLIN, .revents = 0};
   Order answer;
-  return ::recv(orders_.get(), &answer, sizeof(answer), 0) == sizeof(answer);
+  return ::poll(&answered, 1, move_ms_) == 1 &&
+         ::recv(orders_.get(), &answer, sizeof(answer), MSG_DONTWAIT) == sizeof(answer);
 }
 
 void HugePageProcess::End() {

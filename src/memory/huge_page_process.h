@@ -30,9 +30,13 @@ int RunHugePageProcess();
 
 class HugePageProcess final {
  public:
+  // As long as Move waits: three times the longest that was measured.
+  static constexpr int kMoveMs = 60'000;
+
   // `program` is a path; `arena_fd` is borrowed and may be open for reading alone. Blocks until the program
   // is executed. kIoError: it cannot be.
-  static Result<std::unique_ptr<HugePageProcess>> Start(const std::string& program, int arena_fd);
+  static Result<std::unique_ptr<HugePageProcess>> Start(const std::string& program, int arena_fd,
+                                                        int move_ms = kMoveMs);
   ~HugePageProcess();  // waits for its end, a second at most
   HugePageProcess(const HugePageProcess&) = delete;
   HugePageProcess& operator=(const HugePageProcess&) = delete;
@@ -42,7 +46,8 @@ class HugePageProcess final {
   // These are for any thread.
 
   // Moves what of the file's range is made of whole huge pages, as far as the system does. Waits for it, and
-  // for other threads that do. False: the process is gone, or is to end.
+  // for other threads that do, for kMoveMs each. False: it was not moved yet, or the process is gone, or is
+  // to end.
   bool Move(std::uint64_t offset, std::uint64_t bytes);
   // It is to end: from now on Move and Await return at once.
   void End();
@@ -50,15 +55,18 @@ class HugePageProcess final {
   Status Await();
 
  private:
-  HugePageProcess(pid_t pid, Fd orders, Fd life);
+  HugePageProcess(pid_t pid, Fd orders, Fd life, int move_ms);
+  bool TakeAnswer() const;
   // Whether it has ended within so many ms (-1: any) and was reaped.
   bool Reap(int timeout_ms);
 
   const pid_t pid_;
   const Fd orders_;
-  const Fd life_;     // hangs up when it has ended
-  std::mutex turn_;   // of an order, until its answer
-  std::mutex state_;  // of what follows
+  const Fd life_;  // hangs up when it has ended
+  const int move_ms_;
+  std::mutex turn_;           // of an order, until its answer, and of what follows
+  bool answer_owed_ = false;  // of the last order
+  std::mutex state_;          // of what follows
   bool ending_ = false;
   bool reaped_ = false;
   int how_ = 0;  // it ended, as of waitpid

@@ -228,6 +228,20 @@ TEST_F(HugePageProcessTest, ASignalThatEndsTheNodeInOrderDoesNotEndIt) {
   }
 }
 
+TEST_F(HugePageProcessTest, P5AProcessThatHangsIsWaitedForSoLongAndNoLonger) {
+  const ArenaFile file = Open();
+  const Fd arena(::open((directory_ + "/default/arena").c_str(), O_RDONLY | O_CLOEXEC));
+  auto process = HugePageProcess::Start(kSelf, arena.get(), 1);
+  ASSERT_TRUE(process.has_value()) << process.error().ToString();
+  const pid_t pid = (*process)->pid();
+  ASSERT_EQ(::kill(pid, SIGSTOP), 0);
+  ASSERT_EQ(::waitpid(pid, nullptr, WUNTRACED), pid);
+  EXPECT_FALSE((*process)->Move(0, kHugePageBytes));
+  EXPECT_FALSE((*process)->Move(0, kHugePageBytes)) << "beside an order that it has";
+  ASSERT_EQ(::kill(pid, SIGCONT), 0);
+  while (!(*process)->Move(0, kHugePageBytes)) ::sched_yield();
+}
+
 // However early the node is killed: nobody else has the other end of its socket.
 TEST_F(HugePageProcessTest, ItEndsWhenItsNodeIsKilled) {
   for (const bool moves : {false, true}) {

@@ -25,7 +25,7 @@ struct Brought {
   catalog::BlockName block;
   Instant deadline;
   std::int64_t worth_us = 0;
-  Result<std::uint64_t> kept = 0;
+  Result<std::uint64_t> kept = Error(Code::kGone, "the node ends");
   Event done;  // of the thread
 };
 
@@ -37,15 +37,20 @@ struct Noted {
   Event done;  // of the thread
 };
 
+template <class Asked>
+void TellDone(io::Loop& thread, const std::shared_ptr<Asked>& asked) {
+  thread.PostRemote([asked] { asked->done.Set(); });
+}
+
 Task<void> BringFor(RailCommon& common, io::Loop& thread, std::shared_ptr<Brought> brought) {
   brought->kept =
       co_await common.store.Bring(brought->ns, brought->block, brought->deadline, brought->worth_us);
-  thread.PostRemote([brought] { brought->done.Set(); });
+  TellDone(thread, brought);
 }
 
 Task<void> NoteFor(RailCommon& common, io::Loop& thread, std::shared_ptr<Noted> noted) {
   noted->notes = co_await common.store.NotesOf(noted->ns, noted->key);
-  thread.PostRemote([noted] { noted->done.Set(); });
+  TellDone(thread, noted);
 }
 
 }  // namespace
@@ -116,7 +121,11 @@ class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
     brought->deadline = std::min(deadline, executor().Now().PlusUs(kBringUs));
     brought->worth_us = worth_us;
     common_.core.PostRemote([&common = common_, &loop = *loop_, brought] {
-      if (!common.brings.closed()) common.brings.Spawn(BringFor(common, loop, brought));
+      if (common.brings.closed()) {
+        TellDone(loop, brought);
+      } else {
+        common.brings.Spawn(BringFor(common, loop, brought));
+      }
     });
     co_await brought->done.Wait();
     if (brought->kept) common_.counters.fetched.Add();
@@ -127,7 +136,11 @@ class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
     noted->ns = ns;
     noted->key = key;
     common_.core.PostRemote([&common = common_, &loop = *loop_, noted] {
-      if (!common.brings.closed()) common.brings.Spawn(NoteFor(common, loop, noted));
+      if (common.brings.closed()) {
+        TellDone(loop, noted);
+      } else {
+        common.brings.Spawn(NoteFor(common, loop, noted));
+      }
     });
     co_await noted->done.Wait();
     co_return std::move(noted->notes);

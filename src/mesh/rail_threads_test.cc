@@ -10,7 +10,10 @@
 
 #include "base/fd.h"
 #include "base/format.h"
-#include "store/test_store.h"
+#include "mesh/peer_message.h"
+#include "mesh/rail_thread.h"
+#include "net/tcp_network.h"
+#include "store/block_store_fixture.h"
 
 namespace cistern::mesh {
 namespace {
@@ -44,11 +47,12 @@ class SilentPeer final : public PeerLinks {
   std::string address_;
 };
 
-class NoSink final : public net::RailSink {
+class OneEnd final : public net::RailSink {
  public:
   Status Begin(std::uint32_t, net::ConstPiece, std::uint64_t) override { return Status(); }
   void Take(std::uint32_t, net::ConstPiece) override {}
-  void End(std::uint32_t, const Status&) override {}
+  void End(std::uint32_t, const Status& ended) override { status = ended; }
+  Status status;
 };
 
 // The core waits for the threads and does nothing else meanwhile. Their clock stands, so that no deadline of
@@ -72,11 +76,56 @@ TEST(RailThreadsTest, P5AnEndWaitsForNoDial) {
   RailThreads& rails = **started;
   const std::array<std::byte, 8> question{};
   const net::ConstPiece questions[] = {question};
-  NoSink sink;
+  OneEnd sink;
   auto reading = rails.Read(1, questions, sink, still.Now().PlusUs(1'000'000));
   rails.EndReads();
   EXPECT_EQ(t.Run(std::move(reading)).code(), Code::kGone);
   t.Run(rails.Close());
+}
+
+// A thread that reads from itself.
+TEST(RailThreadsTest, WhatIsNotInMemoryIsAnsweredAtOnceByANodeThatEnds) {
+  constexpr std::int64_t kLongUs = 60'000'000;
+  store::TestStore t;
+  const SystemClock clock;
+  const auto attached = t.Run(t.store->Attach(store::OneGroup()));
+  ASSERT_TRUE(attached.has_value()) << attached.error().ToString();
+  RailCommon common{*t.loop,
+                    clock,
+                    arena::Reader<arena::Words>(t.words, t.arena, t.index),
+                    nullptr,
+                    {},
+                    {},
+                    net::Bandwidth(0),
+                    StoreKeeper(t.loop->executor(), *t.store, catalog::Caller{1, {}}),
+                    TaskGroup(t.loop->executor())};
+  const BlockRequest request{.history = 1,
+                             .name = {.tenant = "default"},
+                             .key = store::Key(1),
+                             .body_bytes = 4096,
+                             .worth_us = kLongUs};
+  const ServedNamespaces served = {{request.name, {attached->slot, attached->incarnation}}};
+  common.view.Set(Answered{.history = request.history}, std::make_shared<const ServedNamespaces>(served));
+  t.Run(common.brings.Close());
+  std::unique_ptr<io::Loop> loop =
+      std::move(*io::MakeLoop(clock, {.kind = io::LoopKind::kEpoll, .poll_us = 0}));
+  io::Loop* const of_thread = loop.get();
+  RailThread thread(common, std::move(loop));
+  std::string address;
+  const auto listen = [&](bool) -> Result<std::unique_ptr<net::Listener>> {
+    auto listeners = net::ListenFor(std::span(&of_thread, 1), "127.0.0.1:0");
+    if (!listeners) return Error(std::move(listeners.error()));
+    address = listeners->front()->address();
+    return std::move(listeners->front());
+  };
+  Status no_fabric;
+  ASSERT_TRUE(thread.Start(listen, std::nullopt, &no_fabric).ok());
+  const std::vector<std::byte> question = Encode(request);
+  const net::ConstPiece questions[] = {question};
+  OneEnd sink;
+  (void)t.Run(thread.Read(1, address, questions, sink, clock.Now().PlusUs(kLongUs)));
+  EXPECT_EQ(sink.status.code(), Code::kGone) << sink.status.ToString();
+  thread.Join();
 }
 
 }  // namespace
