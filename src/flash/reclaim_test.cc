@@ -13,9 +13,7 @@ struct Filled : World {
                   std::uint32_t body_bytes = 5'000)
       : World(seed_in, options_in) {
     EXPECT_TRUE(Start().ok());
-    for (std::uint64_t n = 1; kept.empty() || kept.back().region() == kept.front().region(); ++n) {
-      kept.push_back(node->Append({n}, {body_bytes})->front());
-    }
+    kept = FillRegion(body_bytes);
     loop->RunUntilIdle();
     kept.pop_back();
   }

@@ -339,10 +339,7 @@ TEST(FlashRecovery, AStampOfAnotherEpochOrPlaceIsRefused) {
 TEST(FlashRecovery, R11ARegionUnderTheHeaderOfAnotherOneIsGivenUp) {
   World world(6, TestOptions(1, 512, 6));
   ASSERT_TRUE(world.Start().ok());
-  std::vector<Kept> kept;
-  for (std::uint64_t n = 1; kept.empty() || kept.back().region() == kept.front().region(); ++n) {
-    kept.push_back(world->Append({n}, {5'000})->front());
-  }
+  const std::vector<Kept> kept = world.FillRegion();
   world.Stop();
   ASSERT_TRUE(world.Start().ok());
   const std::string path = "/flash0/flash";
@@ -374,10 +371,7 @@ TEST(FlashRecovery, R11ARegionUnderTheHeaderOfAnotherOneIsGivenUp) {
 TEST(FlashRecovery, AHeaderThatCannotBeReadCostsItsRegionAlone) {
   World world(7, TestOptions(1, 512, 6));
   ASSERT_TRUE(world.Start().ok());
-  std::vector<Kept> kept;
-  for (std::uint64_t n = 1; kept.empty() || kept.back().region() == kept.front().region(); ++n) {
-    kept.push_back(world->Append({n}, {5'000})->front());
-  }
+  const std::vector<Kept> kept = world.FillRegion();
   world.Stop();
   const std::uint32_t lost = kept.front().region();
   world.disk.set_faults([&](const io::IoRequest& request, const std::string&) {
@@ -427,10 +421,7 @@ TEST(FlashRecovery, P7AReadThatFailsOnceCostsNothingOfAnOpenRegion) {
 TEST(FlashRecovery, P7NoReadThatFailsOnceAtAStartCostsAnything) {
   World world(8, TestOptions(1, 512, 6));
   ASSERT_TRUE(world.Start().ok());
-  std::vector<Kept> kept;
-  for (std::uint64_t n = 1; kept.empty() || kept.back().region() == kept.front().region(); ++n) {
-    kept.push_back(world->Append({n}, {5'000})->front());
-  }
+  const std::vector<Kept> kept = world.FillRegion();
   world.loop->RunUntilIdle();  // the first region is closed
   world.loop->Kill([](const void*, std::size_t) { return false; }).LandAll();
   world.Ended();

@@ -386,6 +386,13 @@ struct World {
     node.reset();
     loop.reset();
   }
+  // Records 1 and up, one after the other: those that fill a region, and the first of the next one.
+  std::vector<Kept> FillRegion(std::uint32_t body_bytes = 5'000) {
+    std::vector<Kept> kept;
+    for (std::uint64_t n = 1; kept.empty() || kept.back().region() == kept.front().region(); ++n)
+      kept.push_back(node->Append({n}, {body_bytes})->front());
+    return kept;
+  }
   TierOn& operator*() { return *node; }
   TierOn* operator->() { return node.get(); }
 

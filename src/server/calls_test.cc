@@ -42,9 +42,7 @@ TEST(Calls, ASlowOneIsSaidWithWhereItsTimeWentAndWithoutItsKeys) {
   server.slow_calls.SetBound(1);
   RawClient client = RawClient::In(server);
   client.Attach();
-  server.movers->hold = true;
-  client.Push(client.Put('k', 0, kMovedBlock));
-  server.Until([&] { return !server.movers->held.empty(); });
+  client.PushHeldPut('k');
   const Instant waits = server.clock.Now();
   server.Until([&] { return server.clock.Now().UsSince(waits) > 1'000; });
   server.movers->LetGo();

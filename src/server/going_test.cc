@@ -269,9 +269,7 @@ TEST(Going, DrainFinishesWhatIsInFlightAndRefusesTheRest) {
   TestServer server({.session_staging_bytes = 4u << 20});
   RawClient client = RawClient::In(server);
   client.Attach();
-  server.movers->hold = true;
-  client.Push(client.Put(1, 0, kMovedBlock));
-  server.Until([&] { return !server.movers->held.empty(); });
+  client.PushHeldPut();
   Task<void> drained = server.server->Drain(server.clock.Now().PlusUs(300'000'000));
   client.Push(client.AcquireOf(1));
   server.Until([&] { return client.page().completed == 2; });  // attach, and the acquire that is refused

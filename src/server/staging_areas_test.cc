@@ -105,9 +105,7 @@ TEST(StagingAreas, AWriteKeepsTheAreaThatItReadsAndNoOther) {
   wire::StagingGrant grant;
   EXPECT_EQ(client.Receive(grant).size(), 1u);
   const std::uint64_t both = server.counters().staging_bytes;
-  server.movers->hold = true;
-  client.Push(client.Put(1, 0, kMovedBlock));
-  server.Until([&] { return !server.movers->held.empty(); });
+  client.PushHeldPut();
   client.Send(wire::ReturnStaging{.area = 1});
   server.Settle();
   EXPECT_EQ(server.counters().staging_bytes, both - grant.bytes);
@@ -176,9 +174,7 @@ TEST(Going, R6StagingOfADeadSessionStaysUntilItsMoverLetGo) {
   TestServer server({.session_staging_bytes = 4u << 20});
   RawClient client = RawClient::In(server);
   client.Attach();
-  server.movers->hold = true;
-  client.Push(client.Put(1, 0, kMovedBlock));
-  server.Until([&] { return !server.movers->held.empty(); });
+  client.PushHeldPut();
   client.HangUp();
   server.Settle();
   EXPECT_EQ(server.counters().sessions, 1u);

@@ -366,6 +366,12 @@ class RawClient {
     entry.a = 1;
     return entry;
   }
+  // A put whose mover reports when it is let go.
+  void PushHeldPut(std::uint8_t name = 1) {
+    server_->movers->hold = true;
+    Push(Put(name, 0, kMovedBlock));
+    server_->Until([&] { return !server_->movers->held.empty(); });
+  }
   // Writes the touch at that place of the ring, as a client does that read the view without a call. `touched`
   // is the test's to set.
   void Touch(std::uint32_t at, const wire::ViewItem& view) {

@@ -481,17 +481,11 @@ class BadInput(FlashTest):
 
     def test_a_directory_that_is_mounted_read_only(self) -> None:
         mount = self.directory / "mounted"
-        mount.mkdir()
-        script = (
-            f"mount -t tmpfs -o ro,size=64m none {mount} && exec {BIN}/cisternd --memory 128MiB"
-            f" --memory-dir {self.directory}/m --socket {self.directory}/s --flash {mount}:32MiB"
+        result = self.run_on_tmpfs(
+            mount, "ro,size=64m",
+            f"exec {BIN}/cisternd --memory 128MiB"
+            f" --memory-dir {self.directory}/m --socket {self.directory}/s --flash {mount}:32MiB",
         )
-        result = subprocess.run(
-            ["unshare", "--mount", "--map-root-user", "sh", "-c", script],
-            capture_output=True, timeout=TIMEOUT_S, check=False,
-        )
-        if b"unshare" in result.stderr or b"mount:" in result.stderr:
-            self.skipTest("no mount namespace can be made here")
         self.assert_says(result, 1, str(mount), "ead-only")
 
     def test_device_command(self) -> None:

@@ -99,6 +99,18 @@ class ProgramTest(unittest.TestCase):
         self.addCleanup(lambda: node.process.poll() is None and node.end(signal.SIGKILL))
         self.assertIn("node ready", node.said)
 
+    def run_on_tmpfs(self, mount: pathlib.Path, options: str, script: str) -> subprocess.CompletedProcess[bytes]:
+        """A shell's script, in a mount namespace in which `mount`, which is made, is a tmpfs with these options."""
+        mount.mkdir()
+        result = subprocess.run(
+            ["unshare", "--mount", "--map-root-user", "sh", "-c",
+             f"mount -t tmpfs -o {options} none {mount} || exit 99; {script}"],
+            capture_output=True, timeout=TIMEOUT_S, check=False,
+        )
+        if result.returncode == 99 or result.stderr.startswith(b"unshare:"):
+            self.skipTest("no mount namespace can be made here")
+        return result
+
     def assert_says(self, result: subprocess.CompletedProcess[bytes], code: int, *texts: str) -> None:
         said = result.stderr.decode()
         self.assertEqual(result.returncode, code, said)

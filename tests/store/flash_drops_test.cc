@@ -141,10 +141,7 @@ TEST_F(FlashStoreTest, R10WhatWasDroppedStaysAwayThoughTheMediaHaveIt) {
   // Nor with a parent that came again.
   ASSERT_EQ(Put(10, 9), store::State::kPublished);
   t->Settle();
-  t->Stop();
-  t->ForgetMemory();
-  t->Start();
-  Attach(store::OneGroup());
+  Reboot();
   EXPECT_EQ(Match(0, 31), 11u);
 }
 
@@ -161,11 +158,7 @@ TEST_F(FlashStoreTest, R10ABlockThatCameAgainIsOfWhoBroughtItAlsoAfterAReboot) {
   write(kAnn);
   ASSERT_TRUE(Drop(1).has_value());
   write(kBob);
-  t->Stop();
-  t->ForgetMemory();
-  t->Start();
-  ASSERT_TRUE(t->recovered.ok()) << t->recovered.ToString();
-  Attach(store::OneGroup());
+  Reboot();
   ASSERT_EQ(Match(1, 1), 1u);
   EXPECT_TRUE(t->Run(t->store->EndConversation(ns.slot, kBob)).has_value());
   EXPECT_EQ(Match(1, 1), 0u);
@@ -234,11 +227,7 @@ TEST_F(FlashStoreTest, R10WhatIsBeingCollectedIsNotWritten) {
   EXPECT_EQ(Occupied().records, 0u);
   EXPECT_EQ(Occupied().tombstones, 0u);
   Attach(store::OneGroup());  // with which the journal says so
-  t->Stop();
-  t->ForgetMemory();
-  t->Start();
-  ASSERT_TRUE(t->recovered.ok()) << t->recovered.ToString();
-  Attach(store::OneWindow(1));
+  Reboot(0, store::OneWindow(1));
   std::uint64_t back = 0;
   for (std::uint64_t n = 1; n <= kChildren; ++n) back += Get(n).has_value() ? 1 : 0;
   EXPECT_EQ(back, 0u);

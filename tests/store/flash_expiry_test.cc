@@ -31,11 +31,7 @@ TEST_F(FlashStoreTest, R10WhatExpiredStaysAwayThoughTheClockGoesBack) {
   t->clock.StepWall(100);
   t->Settle();
   EXPECT_FALSE(Get(0).has_value());
-  t->Stop();
-  t->ForgetMemory();
-  t->clock.StepWall(-100);
-  t->Start();
-  Attach(store::OneGroup());
+  Reboot(-100);
   EXPECT_FALSE(Get(0).has_value());
 }
 
@@ -55,11 +51,7 @@ TEST_F(FlashStoreTest, R10WhatExpiredBelowMemoryStaysAwayWithWhatDescendsFromIt)
   EXPECT_EQ(Match(0, 1), 0u);
   EXPECT_FALSE(Get(1).has_value());
   t->Settle();
-  t->Stop();
-  t->ForgetMemory();
-  t->clock.StepWall(-3600);
-  t->Start();
-  Attach(store::OneGroup());
+  Reboot(-3600);
   EXPECT_FALSE(Get(0).has_value());
   EXPECT_FALSE(Get(1).has_value());
 }
@@ -76,11 +68,7 @@ TEST_F(FlashStoreTest, R10WhatAReaderMetExpiredBelowMemoryStaysAway) {
   t->Settle();
   EXPECT_FALSE(Get(0).has_value());
   t->Settle();
-  t->Stop();
-  t->ForgetMemory();
-  t->clock.StepWall(-3600);
-  t->Start();
-  Attach(store::OneGroup());
+  Reboot(-3600);
   EXPECT_FALSE(Get(0).has_value());
 }
 
@@ -105,11 +93,7 @@ TEST_F(FlashStoreTest, R10WhatExpiredStaysAwayThoughTheJournalFailedOnceThen) {
     t->clock.AdvanceUs(1'000'000);
     t->Settle();
   }
-  t->Stop();
-  t->ForgetMemory();
-  t->clock.StepWall(-60);
-  t->Start();
-  Attach(store::OneGroup());
+  Reboot(-60);
   EXPECT_FALSE(Get(0).has_value());
 }
 
@@ -125,10 +109,7 @@ TEST_F(FlashStoreTest, R10WhatExpiredUnderAClockThatWentBackStaysAwayAfterAReboo
     t->Settle();
   }
   EXPECT_FALSE(Get(0).has_value());
-  t->Stop();
-  t->ForgetMemory();
-  t->Start();
-  Attach(store::OneGroup());
+  Reboot();
   EXPECT_FALSE(Get(0).has_value());
 }
 

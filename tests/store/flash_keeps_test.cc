@@ -15,11 +15,7 @@ TEST_F(FlashStoreTest, ANamespaceSaysWhatGoesToFlashAndItHoldsAfterARestart) {
   PutChainSlowly(0, 7);
   Restart();  // nobody has attached again when what memory holds is looked at
   t->Settle();
-  t->Stop();
-  t->ForgetMemory();
-  t->Start();
-  ASSERT_TRUE(t->recovered.ok()) << t->recovered.ToString();
-  Attach(store::OneGroup());
+  Reboot();
   EXPECT_EQ(Match(0, 7), 8u) << "the node writes through";
   Attach(says_nothing);
   EXPECT_EQ(Match(0, 7), 0u) << "and this namespace only what was used twice";
@@ -28,10 +24,7 @@ TEST_F(FlashStoreTest, ANamespaceSaysWhatGoesToFlashAndItHoldsAfterARestart) {
   Attach(used_twice);
   Restart();
   t->Settle();
-  t->Stop();
-  t->ForgetMemory();
-  t->Start();
-  Attach(says_nothing);
+  Reboot(0, says_nothing);
   EXPECT_EQ(Match(0, 7), 8u) << "the last word holds";
 }
 

@@ -27,11 +27,7 @@ TEST_F(FlashStoreTest, R4WhatLiesOnFlashAloneIsPresent) {
 TEST_F(FlashStoreTest, P7ARebootFindsWhatWasWritten) {
   Make(With(8));
   PutChainSlowly(0, 63);
-  t->Stop();
-  t->ForgetMemory();
-  t->Start();
-  ASSERT_TRUE(t->recovered.ok()) << t->recovered.ToString();
-  Attach(store::OneGroup());
+  Reboot();
   EXPECT_EQ(Match(0, 63), 64u);
   for (std::uint64_t n = 0; n < 64; ++n) EXPECT_TRUE(Gets(n)) << n;
 }

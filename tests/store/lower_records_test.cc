@@ -1,30 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // What becomes of records in the lower tier whose room is given up, whose device goes, and whose bytes rot.
-#include <gtest/gtest.h>
-
 #include <cstring>
 
-#include "flash_store.h"
-#include "store/block_store_fixture.h"
+#include "test_flash_store.h"
 
 namespace cistern {
 namespace {
 
-constexpr std::uint64_t kMiB = 1u << 20;
-
-class LowerRecordsTest : public store::BlockStoreTest {
+class LowerRecordsTest : public FlashStoreTest {
  protected:
   // Room for `resident` blocks in memory, and for `flash_bytes` on each of `devices` devices.
   static store::TestStoreOptions With(std::uint64_t resident, std::uint64_t flash_bytes,
                                       std::size_t devices = 1, std::uint64_t region_bytes = 256u << 10) {
-    store::TestStoreOptions options;
-    options.store.max_blocks = resident;
+    store::TestStoreOptions options =
+        FlashStoreTest::With(resident, devices * flash_bytes, devices, region_bytes);
     options.store.max_lower_blocks = 16'384;
-    options.store.read_ahead_bytes = 0;
-    flash::FlashOptions flash;
-    flash.region_bytes = region_bytes;
-    for (std::size_t i = 0; i < devices; ++i) flash.devices.push_back({Text("flash", i), flash_bytes});
-    options.tier = OnFlash(flash);
     return options;
   }
   void PutSingly(std::uint64_t first, std::uint64_t last) {
@@ -34,14 +24,6 @@ class LowerRecordsTest : public store::BlockStoreTest {
       t->Settle();
     }
   }
-  void Reboot() {
-    t->Stop();
-    t->ForgetMemory();
-    t->Start();
-    ASSERT_TRUE(t->recovered.ok()) << t->recovered.ToString();
-    Attach(store::OneGroup());
-  }
-  const catalog::StoreCounters& Counters() { return t->store->counters(); }
 };
 
 TEST_F(LowerRecordsTest, WhatLeftWithItsRegionIsAMissOfEviction) {

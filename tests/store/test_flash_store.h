@@ -45,6 +45,15 @@ class FlashStoreTest : public store::SourceStoreTest {
       t->Settle();
     }
   }
+  // Ends in order; its host begins anew, with a clock that has gone so far.
+  void Reboot(std::int64_t wall_s = 0, const NamespaceSpec& spec = store::OneGroup()) {
+    t->Stop();
+    t->ForgetMemory();
+    t->clock.StepWall(wall_s);
+    t->Start();
+    ASSERT_TRUE(t->recovered.ok()) << t->recovered.ToString();
+    Attach(spec);
+  }
   // By way of a view, wherever it was; none: it could not be had.
   std::optional<std::vector<std::byte>> Get(std::uint64_t n) {
     const store::AcquireGrant grant = Acquire({n}, Me());
