@@ -39,7 +39,9 @@ struct ArenaHeader {
   // Nanoseconds of the host's boot clock up to which the node's membership of its cell stands: strict
   // namespaces are read no longer than that. 0: of nodes from before the field, or it does not stand.
   std::uint64_t valid_until;
-  std::uint64_t reserved[498];
+  // Checks the journal's id, state and bytes above; 0: of nodes from before the field.
+  std::uint64_t journal_check;
+  std::uint64_t reserved[497];
 };
 static_assert(sizeof(ArenaHeader) == 4096);
 

@@ -2,6 +2,7 @@
 #include "catalog/catalog.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/limits.h"
 #include "policy/evict.h"
@@ -16,6 +17,10 @@ std::uint32_t MaxRecords(const arena::Geometry& geometry, std::uint64_t memory_b
   return static_cast<std::uint32_t>(
       std::min<std::uint64_t>(bytes / geometry.min_slot_bytes(), policy::Lru::kMaxEntries - 1));
 }
+
+// A wall clock that stands later is wrong, as that of a host whose RTC reads all ones: the time never goes
+// back (R10), and no expiry of 32 bits would lie behind it.
+constexpr std::uint32_t kLatestWallS = std::numeric_limits<std::uint32_t>::max() - (1u << 27);  // in 2101
 
 // Besides blocks with records: roots, and placeholders, for which a quarter is plenty.
 std::uint32_t MaxBlocks(std::uint32_t max_records, std::uint32_t max_lower_blocks) {
@@ -47,6 +52,13 @@ Catalog::Catalog(const Parts& parts)
       conversations_(parts.options.max_noted_blocks),
       sequences_(parts.journal) {
   counted_.SetTime(clock_.Now());
+}
+
+std::uint64_t Catalog::NowS() {
+  const std::uint32_t wall_s = clock_.Wall().seconds;
+  // Without a clock it goes on from the second that was known last, or from the first.
+  const std::uint64_t known_s = arena::AdvanceTime(words_, arena_, wall_s < kLatestWallS ? wall_s : 1);
+  return arena::AdvanceTime(words_, arena_, time_.Seconds(boot_.Now(), known_s));
 }
 
 TreeId Catalog::TreeOfIncarnation(std::uint64_t incarnation) const {

@@ -78,10 +78,7 @@ class Catalog final {
   std::uint32_t max_records() const { return max_record_ids_; }  // in any tier
 
   // Seconds that never go back, over restarts too, and go on whatever the wall clock does (R10).
-  std::uint64_t NowS() {
-    const std::uint64_t known_s = arena::AdvanceTime(words_, arena_, clock_.Wall().seconds);
-    return arena::AdvanceTime(words_, arena_, time_.Seconds(boot_.Now(), known_s));
-  }
+  std::uint64_t NowS();
   // One count for puts, cuts and drops, which gives their order.
   std::uint64_t NextEvent() { return ++last_event_; }
 

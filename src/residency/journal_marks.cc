@@ -1,7 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "residency/journal_marks.h"
 
+#include <array>
+
+#include "record/verified_copy.h"
+
 namespace cistern::residency {
+namespace {
+
+// Never 0, which is there from before anything checked the mark.
+std::uint64_t CheckOf(std::uint64_t id, const tier::JournalMark& mark) {
+  const std::array<std::uint64_t, 3> words = {id, mark.state, mark.bytes};
+  return record::Crc32c(words.data(), sizeof(words)) | std::uint64_t{1} << 32;
+}
+
+}  // namespace
 
 bool JournalMarks::IsOurs() const {
   return context_.words.Load(&arena_.header()->journal_id) == context_.journal.id();
@@ -9,8 +22,10 @@ bool JournalMarks::IsOurs() const {
 
 tier::JournalMark JournalMarks::OfMemory() const {
   if (!IsOurs()) return {};
-  return {context_.words.Load(&arena_.header()->journal_state),
-          context_.words.Load(&arena_.header()->journal_bytes)};
+  const tier::JournalMark mark{context_.words.Load(&arena_.header()->journal_state),
+                               context_.words.Load(&arena_.header()->journal_bytes)};
+  const std::uint64_t check = context_.words.Load(&arena_.header()->journal_check);
+  return check == 0 || check == CheckOf(context_.journal.id(), mark) ? mark : tier::JournalMark{};
 }
 
 bool JournalMarks::MemoryIsAnothers() const {
@@ -40,6 +55,7 @@ void JournalMarks::NoteInMemory() {
     context_.words.StoreRelease(&header->journal_id, context_.journal.id());
   }
   context_.words.StoreRelease(&header->journal_bytes, mark.bytes);
+  context_.words.StoreRelease(&header->journal_check, CheckOf(context_.journal.id(), mark));
 }
 
 Task<void> JournalMarks::TellMedia() {

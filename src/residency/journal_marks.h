@@ -26,7 +26,8 @@ class JournalMarks final {
   Executor& executor() { return context_.executor; }
 
   // ---- of a start, before the journal's ----
-  // The mark that memory has of this journal; none where it was used with another, or with none.
+  // The mark that memory has of this journal; none where it was used with another, or with none, or where it
+  // does not check: one flipped bit would make every start cold.
   tier::JournalMark OfMemory() const;
   // It was used with another journal, and holds nothing that this one knows.
   bool MemoryIsAnothers() const;

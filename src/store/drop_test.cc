@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
+#include <limits>
 
 #include "store/block_store_fixture.h"
 #include "store/tick_until.h"
@@ -301,6 +302,29 @@ TEST_F(BlockStoreTest, R10ATimeToLiveGoesOnWhileTheHostSleeps) {
   t->clock.StepWall(2);
   t->Tick();
   EXPECT_FALSE(Here(1));
+}
+
+// As that of a host whose RTC reads all ones: what it says would be the time for good.
+TEST_F(BlockStoreTest, ATimeToLiveHoldsAfterAWallClockPastAllExpiries) {
+  Make();
+  PartWrite mortal = Part(1, {});
+  mortal.ttl_s = 100;
+  const auto step = static_cast<std::int64_t>(std::numeric_limits<std::uint32_t>::max()) -
+                    static_cast<std::int64_t>(t->clock.Wall().seconds) - 5;
+  t->Tick();
+  t->clock.StepWall(step);
+  WriteOne(mortal);
+  t->Advance(90'000'000);
+  EXPECT_TRUE(Here(1));
+  t->clock.StepWall(-step);
+  t->Advance(9'000'000);
+  EXPECT_TRUE(Here(1));
+  t->Advance(2'000'000);
+  EXPECT_FALSE(Here(1));
+  Restart();
+  WriteOne(mortal);
+  t->Advance(90'000'000);
+  EXPECT_TRUE(Here(1));
 }
 
 TEST_F(BlockStoreTest, R10ExpiredStaysGoneWhenTheClockStepsBack) {

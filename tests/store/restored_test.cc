@@ -246,6 +246,19 @@ TEST_F(RestoredTest, R10AnOlderJournalWithItsFlashUnderMemoryOfTodayBringsNothin
   ExpectSaidAndGoesOn("journal: memory was used with a later state");
 }
 
+TEST_F(RestoredTest, AFlippedBitOfTheMarkInMemoryCostsNothing) {
+  ASSERT_NO_FATAL_FAILURE(Begin());
+  arena::ArenaHeader& header = *t->arena.header();
+  for (std::uint64_t* word : {&header.journal_state, &header.journal_bytes, &header.journal_check}) {
+    for (const int bit : {0, 10, 20, 40}) {
+      t->Stop();
+      *word ^= std::uint64_t{1} << bit;
+      StartAgain();
+      for (std::uint64_t n = 0; n < kBlocks; ++n) ASSERT_TRUE(There(n)) << n << ", bit " << bit;
+    }
+  }
+}
+
 // What docs/formats/journal.md says that nobody can notice.
 TEST_F(RestoredTest, AWholeBackupBringsItsDayBack) {
   Files older;
