@@ -34,10 +34,11 @@ std::shared_ptr<Deletion> Deletions::Cut(catalog::BlockId block, residency::Loss
     context_.catalog.gone().Note(context_.forest.block(block).key_hash(), HowWent(reason));
   }
   // A cut inside a subtree that is being collected belongs to that deletion.
-  if (context_.forest.collecting()) {
+  const auto before = of_trees_.find(deletion.tree);
+  if (before != of_trees_.end()) {
     std::uint32_t budget = catalog::kStandingLooks;
     if (context_.forest.Standing(block, &budget) != catalog::Forest::Answer::kYes)
-      deletion.since = *since_.begin();
+      deletion.since = *before->second.since.begin();
     context_.steps.Count(catalog::kStandingLooks - budget);
   }
   // The top's index entries are cleared first: a match from block 0 stops there from now on.
@@ -45,7 +46,10 @@ std::shared_ptr<Deletion> Deletions::Cut(catalog::BlockId block, residency::Loss
   removal_.RemoveRecordsOf(block);
   const catalog::BlockId parent = context_.forest.Cut(block);
   // The collector's position may be a descendant of the new cut.
-  if (!deletions_.empty()) deletions_.front()->at = deletions_.front()->top;
+  if (before != of_trees_.end()) {
+    Deletion& collected = *before->second.deletions.front();
+    collected.at = collected.top;
+  }
   auto started = Start(std::move(deletion));
   removal_.Settle(parent);
   return started;
@@ -62,11 +66,20 @@ bool Deletions::CutExpired(catalog::BlockId block, std::uint16_t group, std::uin
 std::shared_ptr<Deletion> Deletions::Start(Deletion deletion) {
   deletion.made = context_.catalog.NextEvent();
   if (deletion.since == 0) deletion.since = deletion.made;
-  since_.insert(deletion.since);
   deletion.slot = context_.forest.tree(deletion.tree)->slot;
   of_slot_[deletion.slot]++;
   context_.forest.CollectingBegins();
-  return deletions_.emplace_back(std::make_shared<Deletion>(std::move(deletion)));
+  OfTree& of = of_trees_[deletion.tree];
+  of.since.insert(deletion.since);
+  return of.deletions.emplace_back(std::make_shared<Deletion>(std::move(deletion)));
+}
+
+void Deletions::Freed(catalog::BlockId block, catalog::BlockId parent) {
+  if (parent == catalog::kNoId) return;
+  const auto of = of_trees_.find(context_.forest.block(parent).tree);
+  if (of == of_trees_.end()) return;
+  Deletion& collected = *of->second.deletions.front();
+  if (collected.at == block) collected.at = parent;
 }
 
 void Deletions::Detach(catalog::BlockId block) {
@@ -142,8 +155,6 @@ void Deletions::CollectNode(Deletion& deletion) {
 }
 
 void Deletions::End(Deletion& deletion) {
-  deletion.done = true;
-  since_.erase(since_.find(deletion.since));
   if (const auto of = of_slot_.find(deletion.slot); --of->second == 0) of_slot_.erase(of);
   switch (deletion.reason) {
     case residency::LossReason::kDropped: context_.counters.dropped.Add(deletion.blocks); break;
@@ -151,14 +162,21 @@ void Deletions::End(Deletion& deletion) {
     case residency::LossReason::kBad:
     case residency::LossReason::kNoRoom: break;  // counted where it was found
   }
-  deletions_.pop_front();
+  const auto tree = of_trees_.find(deletion.tree);
+  tree->second.since.erase(tree->second.since.find(deletion.since));
+  tree->second.deletions.pop_front();
+  if (tree->second.deletions.empty()) of_trees_.erase(tree);
   context_.forest.CollectingEnded();
   collected_.Pulse();
 }
 
 bool Deletions::Collect() {
-  while (!deletions_.empty() && !context_.steps.Spent()) {
-    Deletion& deletion = *deletions_.front();
+  const catalog::TreeId turn = turn_;
+  while (!of_trees_.empty() && !context_.steps.Spent()) {
+    auto of = of_trees_.lower_bound(turn);
+    if (of == of_trees_.end()) of = of_trees_.begin();
+    turn_ = of->first + 1;
+    Deletion& deletion = *of->second.deletions.front();
     if (EndPutsStep(deletion)) continue;
     if (deletion.top != catalog::kNoId) {
       CollectNode(deletion);
@@ -166,14 +184,14 @@ bool Deletions::Collect() {
       End(deletion);
     }
   }
-  return !deletions_.empty();
+  return !of_trees_.empty();
 }
 
-// Waits for every deletion that was cut out of this one, too.
 Task<void> Deletions::Collected(std::shared_ptr<Deletion> deletion) {
-  while (!since_.empty() && *since_.begin() <= deletion->made) {
-    Collect();
-    if (!deletion->done || !since_.empty()) co_await Yield();
+  for (;;) {
+    const auto of = of_trees_.find(deletion->tree);
+    if (of == of_trees_.end() || *of->second.since.begin() > deletion->made) co_return;
+    if (Collect()) co_await Yield();
   }
 }
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Deletions of dropped, expired and bad blocks (R9, R10). One flag at the top block ends its whole subtree
-// at once; the blocks are then collected in slices, deepest first.
+// at once; the blocks are then collected in slices, deepest first. Trees take turns, so that what is dropped
+// of one does not wait for all of another.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <set>
 #include <unordered_map>
@@ -32,7 +34,6 @@ struct Deletion {
   std::uint64_t since = 0;  // `made` of the first deletion that this one was, or may have been, cut out of
   residency::LossReason reason = residency::LossReason::kDropped;
   std::uint64_t blocks = 0;
-  bool done = false;
 };
 
 class Deletions final : public residency::BlockOwner {
@@ -53,15 +54,14 @@ class Deletions final : public residency::BlockOwner {
   void Detach(catalog::BlockId block);
   // ---- BlockOwner ----
   void Lose(catalog::BlockId block, residency::LossReason reason) override { Cut(block, reason); }
-  void Freed(catalog::BlockId block, catalog::BlockId parent) override {
-    if (!deletions_.empty() && deletions_.front()->at == block) deletions_.front()->at = parent;
-  }
+  void Freed(catalog::BlockId block, catalog::BlockId parent) override;
   bool Collect() override;
 
-  bool empty() const { return deletions_.empty(); }
+  bool empty() const { return of_trees_.empty(); }
   // Whether one of them is of the namespace with this slot number, or of one that was dropped there.
   bool Concern(std::uint32_t slot) const { return of_slot_.contains(slot); }
-  // Completes when the deletion is collected, and so are all deletions that were cut out of it meanwhile.
+  // Completes when the deletion is collected, and so are those of its tree before it and all that were cut
+  // out of these meanwhile: what they have may be below it.
   Task<void> Collected(std::shared_ptr<Deletion> deletion);
   // Completes when the next deletion is collected.
   Event::Waiting NextCollected() { return collected_.Wait(); }
@@ -77,9 +77,14 @@ class Deletions final : public residency::BlockOwner {
   const residency::StoreContext context_;
   residency::Removal& removal_;
   OpenPuts& puts_;
-  std::deque<std::shared_ptr<Deletion>> deletions_;
+  // Of a tree, in the order in which they were started; the first is being collected.
+  struct OfTree {
+    std::deque<std::shared_ptr<Deletion>> deletions;
+    std::multiset<std::uint64_t> since;  // of each of them
+  };
+  std::map<catalog::TreeId, OfTree> of_trees_;
+  catalog::TreeId turn_ = 0;  // the next that has some is collected in the next slice
   std::unordered_map<std::uint32_t, std::uint32_t> of_slot_;  // how many there are of each slot number
-  std::multiset<std::uint64_t> since_;                        // `since` of every deletion under way
   Event collected_;
   bool expired_ = false;
 };

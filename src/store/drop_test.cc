@@ -143,6 +143,24 @@ TEST_F(BlockStoreTest, ADropElsewhereEndsNoChainThatIsHeld) {
   EXPECT_TRUE(Exact(1) && Exact(2) && Exact(3));
 }
 
+TEST_F(BlockStoreTest, ADropDoesNotWaitForWhatIsDroppedOfAnotherNamespace) {
+  constexpr std::uint64_t kMany = 2500;
+  Make({.headers = 4});
+  const std::uint32_t many = ns.slot;
+  PutChain(1, kMany);
+  Attach(OneGroup("few"));
+  PutChain(1, 3);
+  const BlockKey first = Key(1), second = Key(2);
+  auto dropping = t->store->Drop(many, std::span(&first, 1));
+  auto dropped = t->store->Drop(ns.slot, std::span(&second, 1));
+  while (t->store->counters().dropped.value() == 0) t->loop->executor().RunReady(1);
+  EXPECT_EQ(t->store->counters().dropped.value(), 2u) << "it is collected first";
+  EXPECT_EQ(t->Run(std::move(dropped)), 2u);
+  EXPECT_EQ(t->Run(std::move(dropping)), kMany);
+  EXPECT_TRUE(Exact(1));
+  EXPECT_FALSE(Here(2) || Here(3));
+}
+
 // Below a prompt that is longer than a step's looks reach.
 TEST_F(BlockStoreTest, WhileOthersAreCollectedALongPromptIsExtendedAndDropped) {
   constexpr std::uint64_t kDeep = 600, kOther = 10'000;
