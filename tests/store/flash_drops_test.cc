@@ -241,7 +241,7 @@ TEST_F(FlashStoreTest, WhatADroppedNamespaceHadIsForgottenWholeWhoeverWantsItsSl
     spec.fields = {{"number", std::to_string(number)}};
     return spec;
   };
-  Make(With(2048, 16 * kMiB));
+  Make(With(2048, 32 * kMiB));
   ns = *t->Run(t->store->Attach(numbered(0), Me(2, 2)));
   PutChain(1, 1500);
   t->Settle();
