@@ -489,6 +489,7 @@ void Sessions::TakeCountsOf(Session& session) {
 void Sessions::LookForLock(Session& session) {
   if (session.ended || session.process.valid()) return;
   const bool locked = IsLocked(session.memory.fd.get());
+  session.locked |= session.ring.ClientLocks();
   // A client of a release without the lock never has it: its hang-up alone tells.
   if (session.locked && !locked) End(session, LogLevel::kDebug, "its process ended");
   session.locked = locked;
