@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -224,13 +225,13 @@ Status CheckFiles(Connection& connection) {
 }
 
 // A lock that ends with the process and that no forked child has. By it a node that has no pidfd of this
-// process (Linux before 6.5, another pid namespace) learns of its end (R15). Where it cannot be had, hang-up
-// tells.
-void LockWhole(int file) {
+// process (Linux before 6.5, another pid namespace) learns of its end (R15). False: it cannot be had, and
+// hang-up tells.
+bool LockWhole(int file) {
   struct flock lock{};
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;
-  static_cast<void>(fcntl(file, F_SETLK, &lock));
+  return fcntl(file, F_SETLK, &lock) == 0;
 }
 
 Status MapAll(Connection& connection, std::vector<Fd>& given) {
@@ -255,7 +256,12 @@ Status MapAll(Connection& connection, std::vector<Fd>& given) {
   connection.index_guard = MappingGuard(connection.index, Access::kRead);
   // Kept: a record lock goes with the first descriptor of its file that the process closes.
   connection.session_lock = std::move(given[2]);
-  LockWhole(connection.session_lock.get());
+  auto* page = reinterpret_cast<wire::SessionMemory*>(connection.session.data());
+  const Result<Peer> node = PeerOf(connection.socket.get());
+  // A node in this process does not see its lock.
+  if (LockWhole(connection.session_lock.get()) && connection.session.size() >= sizeof(*page) && node &&
+      node->pid != getpid())
+    std::atomic_ref(page->locks).store(1);
   connection.core_event = std::move(given[4]);
   connection.client_event = std::move(given[5]);
   return CheckFiles(connection);

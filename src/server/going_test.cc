@@ -146,6 +146,15 @@ class Holder {
 void SessionsEndWithoutPidfds() {
   ForbidPidfds();
   TestServer server;
+  {
+    // Gone before the node has looked once.
+    RawClient brief = RawClient::In(server);
+    Holder holder(brief.session.get());
+    brief.page().locks = 1;
+    holder.Kill();
+    server.server->Tick();
+    server.Until([&] { return server.counters().sessions == 0; });
+  }
   RawClient client = RawClient::In(server), old = RawClient::In(server);
   client.Attach();
   client.Do(client.Put(1, 0, kBlock));

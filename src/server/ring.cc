@@ -58,6 +58,8 @@ bool NodeRing::ClientSleeps() const {
   return Load(memory_->client_sleeps) != 0;
 }
 
+bool NodeRing::ClientLocks() const { return Load(memory_->locks) != 0; }
+
 NodeRing::Counts NodeRing::Counted() const {
   const wire::SessionMemory& m = *memory_;
   return {.reads = {Load(m.reads.asked_blocks), Load(m.reads.indexed_blocks), Load(m.reads.read_blocks),

@@ -41,6 +41,8 @@ class NodeRing final {
   Put Complete(const wire::Completion& completion);
   // To be asked after Complete: whether the client's eventfd has to be signalled. Fences.
   bool ClientSleeps() const;
+  // Whether the client has locked the memory, as it says.
+  bool ClientLocks() const;
 
   // What the client counted so far, as it says.
   struct Counts {

@@ -67,7 +67,7 @@ struct Session {
   bool granting = false;                          // an answer to MoreStaging is being made
   std::shared_ptr<const Engine> engine;           // whose it is, where it has said
   bool own_user = false;                          // its process runs as the node's user
-  bool locked = false;                            // `memory`, by its process, when that was asked last
+  bool locked = false;  // `memory`, by its process, when that was asked last, or as that says itself
   Instant last_used;
   NodeRing::Counts counted{};  // of what the client says, what was added up
 };

@@ -488,6 +488,8 @@ void Sessions::TakeCountsOf(Session& session) {
 
 void Sessions::LookForLock(Session& session) {
   if (session.ended || session.process.valid()) return;
+  // Asked first: who says so has the lock by then.
+  session.locked |= session.ring.ClientLocks();
   const bool locked = IsLocked(session.memory.fd.get());
   // A client of a release without the lock never has it: its hang-up alone tells.
   if (session.locked && !locked) End(session, LogLevel::kDebug, "its process ended");

@@ -268,6 +268,8 @@ struct alignas(4096) SessionMemory {
   // of these; a client of another time namespace has others. 0 of a node that does not say.
   std::int64_t monotonic_ns;
   std::int64_t boot_ns;
+  // Client writes; not 0: it has locked this memory, and the lock ends with it.
+  std::uint64_t locks;
   alignas(64) Submission submissions[kRingEntries];
   Completion completions[kRingEntries];
   std::uint64_t touches[kTouchEntries];  // place << 32 | generation, low 32 bits
