@@ -48,9 +48,8 @@ class OwnClient {
       const BlockKey key = workload::WorkloadKey(++next_, kBytes);
       const BlockWrite write{.key = key, .put_id = {11, next_}, .data = body_};
       const Stopwatch put;
-      Result<WriteResult> written = store_->Write(blocks_.ns, std::span(&write, 1)).Wait();
+      if (Status status = PutOne(*store_, blocks_.ns, write); !status.ok()) return Error(status);
       calls.put_us.push_back(static_cast<double>(put.Ns()) / 1e3);
-      if (!written) return Error(written.error());
       if (Status status = Get(options, &calls); !status.ok()) return Error(status);
     }
     return calls;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "base/format.h"
 #include "workload/content.h"
 
@@ -50,6 +51,19 @@ Result<FilledBlocks> Fill(Store& store, std::size_t count, std::uint64_t block_b
     if (Status status = pace(first + writes.size()); !status.ok()) return Error(std::move(status));
   }
   return filled;
+}
+
+Status PutOne(Store& store, const Namespace& ns, const BlockWrite& write) {
+  const SystemClock clock;
+  const Instant until = clock.Now().PlusUs(kDefaultDeadlineUs);
+  for (;;) {
+    const Result<WriteResult> result = store.Write(ns, std::span(&write, 1)).Wait();
+    if (!result) return result.error();
+    const Code code = result->outcomes[0].code;
+    if (code == Code::kOk) return Status();
+    if (code != Code::kBusy || clock.Now() > until)
+      return Status(code, Text("a put of the bench: ", result->message));
+  }
 }
 
 Result<Lease> LeaseAll(Store& store, const FilledBlocks& blocks) {

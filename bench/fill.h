@@ -25,6 +25,10 @@ Result<FilledBlocks> Fill(Store& store, std::size_t count, std::uint64_t block_b
                           std::size_t chain_blocks = 1,
                           const std::function<Status(std::size_t)>& pace = nullptr, std::uint64_t first = 0);
 
+// Puts one block, again and again while the node has no room for it, 10 s at most: a refusal is quicker than
+// a put, and nobody is served by it.
+Status PutOne(Store& store, const Namespace& ns, const BlockWrite& write);
+
 // Views of all blocks, leased for as long as a lease can be.
 Result<Lease> LeaseAll(Store& store, const FilledBlocks& blocks);
 

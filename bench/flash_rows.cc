@@ -402,13 +402,12 @@ Status PutRow(BenchOptions& options) {
     std::memset(staging->data(), 7, kBytes);
     // 8,000 puts are half a gigabyte: more than a device takes meanwhile, so its queue stays full.
     for (int i = 0; i < 8000; ++i) {
-      BlockWrite write{.key = workload::WorkloadKey(++number, kBytes),
-                       .put_id = {3, number},
-                       .data = {staging->data(), kBytes}};
+      const BlockWrite write{.key = workload::WorkloadKey(++number, kBytes),
+                             .put_id = {3, number},
+                             .data = {staging->data(), kBytes}};
       Stopwatch watch;
-      auto result = store->Write(*ns, std::span(&write, 1)).Wait();
+      if (Status put = PutOne(*store, *ns, write); !put.ok()) return put;
       calls.push_back(static_cast<double>(watch.Ns()) / 1e3);
-      if (!result) return result.error();
     }
     return Status();
   };
