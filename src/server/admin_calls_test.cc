@@ -52,7 +52,7 @@ TEST(AdminCalls, WhatIsMalformedIsRefusedWithAMessageAndNothingChanges) {
        Code::kInvalid,
        "4097 bytes"},
       {{.op = Op::kDevice, .a = wire::kTakeOut}, "/dev/x", Code::kMiss, "no flash"},
-      {{.op = Op::kStatus, .a = 99}, "", Code::kInvalid, "status: 99"},
+      {{.op = Op::kStatus, .a = 99}, "", Code::kMismatch, "status: 99"},
   };
   for (const Wrong& one : wrong) {
     wire::Submission call = client.With(one.call.op, std::as_bytes(std::span(one.arguments)));
