@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -19,6 +18,7 @@
 #include "base/assert.h"
 #include "base/format.h"
 #include "base/random_bytes.h"
+#include "base/test_directory.h"
 #include "cistern/cistern.h"
 #include "node/node.h"
 
@@ -51,21 +51,14 @@ class RealNode {
   // `change` has the last word on the options.
   explicit RealNode(std::uint64_t memory_bytes = 128u << 20,
                     const std::function<void(node::NodeOptions&)>& change = {}) {
-    std::filesystem::path parent = "/dev/shm";
-    if (!std::filesystem::is_directory(parent)) parent = std::filesystem::temp_directory_path();
-    directory_ = (parent / "cistern-test-XXXXXX").string();
-    EXPECT_NE(mkdtemp(directory_.data()), nullptr);
-    options_.memory_dir = directory_ + "/memory";
+    options_.memory_dir = directory_.path() + "/memory";
     options_.memory_bytes = memory_bytes;
-    options_.socket = directory_ + "/socket";
+    options_.socket = directory_.path() + "/socket";
     options_.log_level = "error";
     if (change) change(options_);
     Start();
   }
-  ~RealNode() {
-    node_.reset();
-    std::filesystem::remove_all(directory_);
-  }
+  ~RealNode() { node_.reset(); }
 
   void Start() {
     Result<std::unique_ptr<node::Node>> node = node::Node::Start(options_);
@@ -77,7 +70,7 @@ class RealNode {
   void Configure(const std::function<void(node::NodeOptions&)>& change) { change(options_); }
   const node::NodeOptions& Options() const { return options_; }
   Result<node::Reloaded> Reload(const node::NodeOptions& read) { return node_->Reload(read); }
-  const std::string& directory() const { return directory_; }
+  const std::string& directory() const { return directory_.path(); }
   const std::string& socket() const { return options_.socket; }
   std::string http() const { return node_->http(); }
 
@@ -95,7 +88,7 @@ class RealNode {
   }
 
  private:
-  std::string directory_;
+  const TestDirectory directory_;
   node::NodeOptions options_;
   std::unique_ptr<node::Node> node_;
 };

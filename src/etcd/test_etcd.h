@@ -24,6 +24,7 @@
 #include "base/assert.h"
 #include "base/fd.h"
 #include "base/format.h"
+#include "base/test_directory.h"
 #include "cistern/status.h"
 
 namespace cistern::etcd {
@@ -33,16 +34,9 @@ class TestEtcd {
   // Not started. `arguments` go behind those that it needs; `scheme`: https needs arguments for it.
   explicit TestEtcd(std::vector<std::string> arguments = {}, std::string scheme = "http")
       : arguments_(std::move(arguments)), scheme_(std::move(scheme)) {
-    std::filesystem::path parent = "/dev/shm";
-    if (!std::filesystem::is_directory(parent)) parent = std::filesystem::temp_directory_path();
-    directory_ = (parent / "cistern-etcd-XXXXXX").string();
-    CISTERN_ASSERT(::mkdtemp(directory_.data()) != nullptr);
     port_ = FreePort();
   }
-  ~TestEtcd() {
-    Kill();
-    std::filesystem::remove_all(directory_);
-  }
+  ~TestEtcd() { Kill(); }
   TestEtcd(const TestEtcd&) = delete;
   TestEtcd& operator=(const TestEtcd&) = delete;
 
@@ -57,7 +51,7 @@ class TestEtcd {
   }
 
   std::string endpoint() const { return Text(scheme_, "://127.0.0.1:", port_); }
-  const std::string& directory() const { return directory_; }
+  const std::string& directory() const { return directory_.path(); }
   // What it said, for the message of a test that fails.
   std::string log() {
     const std::lock_guard lock(mutex_);
@@ -92,8 +86,8 @@ class TestEtcd {
   void Resume() { ::kill(process_, SIGCONT); }
 
   // Of one that is not running: its data, and another's in place of them.
-  void Save(const std::string& name) { Copy(directory_ + "/data", directory_ + "/" + name); }
-  void Restore(const std::string& name) { Copy(directory_ + "/" + name, directory_ + "/data"); }
+  void Save(const std::string& name) { Copy(directory_.path() + "/data", directory_.path() + "/" + name); }
+  void Restore(const std::string& name) { Copy(directory_.path() + "/" + name, directory_.path() + "/data"); }
 
  private:
   static std::uint16_t FreePort() {
@@ -115,7 +109,7 @@ class TestEtcd {
     // A fast clock makes one member a leader in 0.1 s instead of 1; peers' port 0 is any.
     std::vector<std::string> words = {"etcd",
                                       "--data-dir",
-                                      directory_ + "/data",
+                                      directory_.path() + "/data",
                                       "--logger",
                                       "zap",
                                       "--log-outputs",
@@ -176,7 +170,7 @@ class TestEtcd {
 
   const std::vector<std::string> arguments_;
   const std::string scheme_;
-  std::string directory_;
+  const TestDirectory directory_;
   std::uint16_t port_ = 0;
   pid_t process_ = -1;
   std::thread reader_;

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <set>
 
+#include "base/test_directory.h"
 #include "flash/test_flash_tier.h"
 
 namespace cistern::flash {
@@ -19,16 +20,10 @@ class FlashTierTest : public testing::TestWithParam<std::string> {
       const Status works = io::ProbeUring();
       if (!works.ok()) GTEST_SKIP() << works.ToString();
     }
-    if (GetParam() == "simulated") return;
-    // Beside the tests and not in /tmp, which may be a file system in memory.
-    std::string name = (std::filesystem::current_path() / "flash-test-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    directory_ = name;
   }
   void TearDown() override {
     node_.reset();
     loop_.reset();
-    if (!directory_.empty()) std::filesystem::remove_all(directory_);
   }
   void Start(FlashOptions options) {
     if (node_ != nullptr) {
@@ -44,7 +39,7 @@ class FlashTierTest : public testing::TestWithParam<std::string> {
       body.kind = GetParam() == "epoll" ? io::LoopKind::kEpoll : io::LoopKind::kUring;
       loop_ = std::move(*io::MakeLoop(system_clock_, body));
       for (FlashDeviceOptions& device : options.devices) {
-        device.path = directory_ + device.path;
+        device.path = directory_.path() + device.path;
         std::filesystem::create_directories(device.path);
       }
     }
@@ -63,7 +58,7 @@ class FlashTierTest : public testing::TestWithParam<std::string> {
     io::LoopOptions body;
     body.kind = io::LoopKind::kEpoll;
     auto loop = std::move(*io::MakeLoop(system_clock_, body));
-    auto file = loop->Open(directory_ + "/probe", io::OpenMode::kCreate);
+    auto file = loop->Open(directory_.path() + "/probe", io::OpenMode::kCreate);
     const auto limits = file->Direct();
     return limits ? std::max({unit, limits->memory_align, limits->offset_align}) : unit;
   }
@@ -71,7 +66,7 @@ class FlashTierTest : public testing::TestWithParam<std::string> {
   SystemClock system_clock_;
   SimulatedClock simulated_clock_;
   io::SimulatedDisk disk_{1};
-  std::string directory_;
+  const TestDirectory directory_{TestDirectory::On::kDisk};
   std::function<void(io::Loop&)> before_open_;
   std::unique_ptr<io::Loop> loop_;
   std::unique_ptr<TierOn> node_;

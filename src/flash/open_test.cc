@@ -7,6 +7,7 @@
 
 #include <filesystem>
 
+#include "base/test_directory.h"
 #include "flash/test_flash_tier.h"
 
 namespace cistern::flash {
@@ -389,8 +390,8 @@ TEST(FlashOpen, OptionsSayWhichFieldIsWrong) {
 
 // On a real file system: what the kernel says is passed on, and nothing is made.
 TEST(FlashOpen, ADirectoryThatIsMissingOrReadOnlyOrAFileIsRefusedByName) {
-  std::string name = (std::filesystem::current_path() / "flash-open-XXXXXX").string();
-  ASSERT_NE(::mkdtemp(name.data()), nullptr);
+  const TestDirectory directory(TestDirectory::On::kDisk);
+  const std::string& name = directory.path();
   SystemClock clock;
   auto loop = std::move(*io::MakeLoop(clock));
   const auto open = [&](const std::string& path) {
@@ -420,7 +421,6 @@ TEST(FlashOpen, ADirectoryThatIsMissingOrReadOnlyOrAFileIsRefusedByName) {
   const Status proc = open("/proc");
   EXPECT_FALSE(proc.ok());
   EXPECT_NE(proc.message().find("flash device /proc"), std::string_view::npos) << proc.ToString();
-  std::filesystem::remove_all(name);
 }
 
 }  // namespace

@@ -7,11 +7,11 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <thread>
 #include <vector>
 
+#include "base/test_directory.h"
 #include "io/loop.h"
 #include "io/simulated_loop.h"
 
@@ -45,15 +45,9 @@ class FileTest : public testing::TestWithParam<std::string> {
       Status works = ProbeUring();
       if (!works.ok()) GTEST_SKIP() << works.ToString();
     }
-    // Where the tests run, because the directory of temporary files may be one without O_DIRECT.
-    std::string name = (std::filesystem::current_path() / "cistern-file-XXXXXX").string();
-    dir_ = ::mkdtemp(name.data());
     Start();
   }
-  void TearDown() override {
-    loop_.reset();
-    if (!dir_.empty()) std::filesystem::remove_all(dir_);
-  }
+  void TearDown() override { loop_.reset(); }
   void Start() {
     if (GetParam() == "simulated") {
       loop_ = std::move(*SimulatedLoop::Make(simulated_clock_, disk_, 1));
@@ -63,13 +57,13 @@ class FileTest : public testing::TestWithParam<std::string> {
       loop_ = std::move(*MakeLoop(system_clock_, options));
     }
   }
-  std::string Path(const char* name) { return dir_ + "/" + name; }
+  std::string Path(const char* name) { return dir_.path() + "/" + name; }
 
   SystemClock system_clock_;
   SimulatedClock simulated_clock_;
   SimulatedDisk disk_{1};
   std::unique_ptr<Loop> loop_;
-  std::string dir_;
+  const TestDirectory dir_{TestDirectory::On::kDisk};
 };
 
 INSTANTIATE_TEST_SUITE_P(Bodies, FileTest, testing::Values("io_uring", "epoll", "simulated"),

@@ -15,6 +15,7 @@
 #include "arena/protocol.h"
 #include "arena/reader.h"
 #include "base/format.h"
+#include "base/test_directory.h"
 #include "memory/host_memory.h"
 
 namespace cistern::memory {
@@ -25,15 +26,10 @@ constexpr std::uint64_t kBytes = 70u << 20;  // two chunks
 class ArenaFileTest : public testing::Test {
  protected:
   void SetUp() override {
-    const char* base = ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
-    std::string name = Text(base, "/cistern-test-XXXXXX");
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    directory_ = name;
-    options_.memory_dir = directory_ + "/memory";
+    options_.memory_dir = directory_.path() + "/memory";
     options_.memory_bytes = kBytes;
     options_.lock_wait_us = 200'000;
   }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
 
   Result<ArenaFile> Open() { return ArenaFile::Open(options_, clock_); }
   std::string path(const char* name) const { return options_.memory_dir + "/default/" + name; }
@@ -44,7 +40,7 @@ class ArenaFileTest : public testing::Test {
   }
 
   SystemClock clock_;
-  std::string directory_;
+  const TestDirectory directory_;
   ArenaOptions options_;
 };
 
@@ -114,7 +110,7 @@ TEST_F(PreparedPlace, R12ADirectoryOfAnotherUserIsRefusedByName) {
 }
 
 TEST_F(PreparedPlace, R12ALinkOfAnotherUserIsRefused) {
-  const std::string link = directory_ + "/link";
+  const std::string link = directory_.path() + "/link";
   ASSERT_EQ(::symlink(options_.memory_dir.c_str(), link.c_str()), 0);
   ASSERT_EQ(::lchown(link.c_str(), kStranger, kStranger), 0);
   options_.memory_dir = link;
@@ -556,7 +552,7 @@ TEST_F(ArenaFileTest, OptionsAreRefusedByName) {
   refused([](ArenaOptions& o) { o.memory_bytes = 1 << 20; }, "1048576");
   refused([](ArenaOptions& o) { o.alignment = 1024; }, "1024");
   refused([](ArenaOptions& o) { o.memory_dir = ""; }, "memory_dir");
-  options_.memory_dir = directory_ + "/no/such";
+  options_.memory_dir = directory_.path() + "/no/such";
   EXPECT_EQ(Open().error().code(), Code::kIoError);
   EXPECT_NE(Open().error().message().find("/no/such"), std::string::npos);
 }

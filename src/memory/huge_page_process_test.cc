@@ -25,6 +25,7 @@
 #include "base/clock.h"
 #include "base/format.h"
 #include "base/huge_pages.h"
+#include "base/test_directory.h"
 #include "memory/arena_file.h"
 
 namespace cistern::memory {
@@ -55,15 +56,10 @@ bool Ended(const Fd& process, int timeout_ms) {
 class HugePageProcessTest : public testing::Test {
  protected:
   void SetUp() override {
-    const char* base = ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
-    std::string name = Text(base, "/cistern-test-XXXXXX");
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    directory_ = name;
-    options_.memory_dir = directory_;
+    options_.memory_dir = directory_.path();
     options_.memory_bytes = 70u << 20;  // two headers
     options_.huge_page_program = kSelf;
   }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
 
   ArenaFile Open() {
     Result<ArenaFile> file = ArenaFile::Open(options_, clock_);
@@ -75,7 +71,7 @@ class HugePageProcessTest : public testing::Test {
   }
 
   SystemClock clock_;
-  std::string directory_;
+  const TestDirectory directory_;
   ArenaOptions options_;
 };
 
@@ -97,8 +93,8 @@ TEST_F(HugePageProcessTest, WhatTheNodeMapsIsMovedAsItWouldMoveItAndNoByteChange
   };
   const auto move = [&](const char* program) {
     options_.huge_page_program = program;
-    std::filesystem::remove_all(directory_);
-    std::filesystem::create_directory(directory_);
+    std::filesystem::remove_all(directory_.path());
+    std::filesystem::create_directory(directory_.path());
     ArenaFile file = Open();
     fill(SlotsOf(file));
     const std::vector<std::byte> bytes(SlotsOf(file).begin(), SlotsOf(file).end());
@@ -182,7 +178,7 @@ TEST_F(HugePageProcessTest, ItHasTheArenaToReadAndNothingElseOfTheNode) {
   for (const auto& entry : std::filesystem::directory_iterator(proc + "/fd"))
     descriptors.insert(std::stoi(entry.path().filename()));
   EXPECT_EQ(descriptors, (std::set<int>{2, 3, 4, 5}));
-  EXPECT_EQ(std::filesystem::read_symlink(proc + "/fd/3"), directory_ + "/default/arena");
+  EXPECT_EQ(std::filesystem::read_symlink(proc + "/fd/3"), directory_.path() + "/default/arena");
   std::ifstream info(proc + "/fdinfo/3");
   const std::string said(std::istreambuf_iterator<char>(info), {});
   const std::size_t flags = said.find("flags:");
@@ -230,7 +226,7 @@ TEST_F(HugePageProcessTest, ASignalThatEndsTheNodeInOrderDoesNotEndIt) {
 
 TEST_F(HugePageProcessTest, P5AProcessThatHangsIsWaitedForSoLongAndNoLonger) {
   const ArenaFile file = Open();
-  const Fd arena(::open((directory_ + "/default/arena").c_str(), O_RDONLY | O_CLOEXEC));
+  const Fd arena(::open((directory_.path() + "/default/arena").c_str(), O_RDONLY | O_CLOEXEC));
   auto process = HugePageProcess::Start(kSelf, arena.get(), 1);
   ASSERT_TRUE(process.has_value()) << process.error().ToString();
   const pid_t pid = (*process)->pid();
@@ -267,7 +263,7 @@ TEST_F(HugePageProcessTest, ItEndsWhenItsNodeIsKilled) {
 }
 
 TEST_F(HugePageProcessTest, WithoutTheProgramAnArenaServesAndANoteSaysSo) {
-  options_.huge_page_program = directory_ + "/nothing";
+  options_.huge_page_program = directory_.path() + "/nothing";
   const ArenaFile file = Open();
   ASSERT_EQ(file.notes().size(), 1u);
   EXPECT_NE(file.notes()[0].find("/nothing: No such file"), std::string::npos) << file.notes()[0];

@@ -15,7 +15,6 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -28,6 +27,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "base/slow_calls.h"
+#include "base/test_directory.h"
 #include "catalog/journal.h"
 #include "io/loop.h"
 #include "memory/movers.h"
@@ -72,10 +72,9 @@ class RawClient;
 
 class TestServer {
  public:
-  explicit TestServer(ServerOptions with = {}, store::RemoteBlocks* of_others = nullptr)
-      : remote(of_others), directory_(MakeDirectory()) {
+  explicit TestServer(ServerOptions with = {}, store::RemoteBlocks* of_others = nullptr) : remote(of_others) {
     options = with;
-    options.socket = directory_ + "/socket";
+    options.socket = directory_.path() + "/socket";
     if (options.staging_budget_bytes == 0) options.staging_budget_bytes = 8u << 20;
     arena_fd_ = MakeShared("arena", geometry.file_bytes(), arena_map_);
     index_fd_ = MakeShared("index", geometry.index_bytes(), index_map_);
@@ -83,7 +82,7 @@ class TestServer {
     loop = std::move(*io::MakeLoop(clock, {.kind = io::LoopKind::kEpoll, .poll_us = 0}));
     movers.emplace(words, loop->executor());
     slots.emplace(words, *arena);
-    journal.emplace(*loop, directory_, 1);
+    journal.emplace(*loop, directory_.path(), 1);
     store.emplace(store::BlockStore::Parts{loop->executor(), clock, words, *slots,
                                            arena::IndexSpace(index_map_.data(), geometry.bucket_count()),
                                            *movers, *journal, *log},
@@ -97,7 +96,6 @@ class TestServer {
     if (server != nullptr) loop->BlockOn(server->Drain(clock.Now()));
     server.reset();
     store.reset();
-    std::filesystem::remove_all(directory_);
   }
 
   Result<std::unique_ptr<Server>> Open() {
@@ -188,14 +186,6 @@ class TestServer {
       lines_.append(line);
     });
   }
-  static std::string MakeDirectory() {
-    // In memory where there is any: the journal syncs.
-    std::filesystem::path parent = "/dev/shm";
-    if (!std::filesystem::is_directory(parent)) parent = std::filesystem::temp_directory_path();
-    std::string path = (parent / "cistern-server-XXXXXX").string();
-    CISTERN_ASSERT(mkdtemp(path.data()) != nullptr);
-    return path;
-  }
   static Fd MakeShared(const char* name, std::uint64_t bytes, Mapping& mapping) {
     Fd file(memfd_create(name, MFD_CLOEXEC));
     CISTERN_ASSERT(ftruncate(file.get(), static_cast<off_t>(bytes)) == 0);
@@ -203,7 +193,7 @@ class TestServer {
     return Fd(open(Text("/proc/self/fd/", file.get()).c_str(), O_RDONLY | O_CLOEXEC));
   }
 
-  std::string directory_;
+  const TestDirectory directory_;
   Fd arena_fd_, index_fd_;
   Mapping arena_map_, index_map_;
   Random random_{1};

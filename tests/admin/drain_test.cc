@@ -11,6 +11,7 @@
 
 #include "../real_node.h"
 #include "admin/test_http.h"
+#include "base/test_directory.h"
 
 namespace cistern {
 namespace {
@@ -82,16 +83,13 @@ void AwaitDrained(Store& store) {
 
 class Drained : public testing::Test {
  protected:
-  ~Drained() override { std::filesystem::remove_all(flash_); }
-  // Not on tmpfs: what is on it is memory. Nothing is written there by itself.
+  // Nothing is written there by itself.
   void WithFlash(node::NodeOptions& options) {
-    flash_ = (std::filesystem::current_path() / "drain-XXXXXX").string();
-    ASSERT_NE(mkdtemp(flash_.data()), nullptr);
-    options.flash = {{.path = flash_, .size_bytes = 512u << 20}};
+    options.flash = {{.path = flash_.path(), .size_bytes = 512u << 20}};
     options.flash_write = {.policy = WritePolicy::kSelective, .uses = 200};
   }
 
-  std::string flash_;
+  const TestDirectory flash_{TestDirectory::On::kDisk};  // what is on tmpfs is memory
 };
 
 TEST_F(Drained, UnderLoadBeforeARebootNoPublishedBlockIsLost) {

@@ -4,9 +4,8 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
-#include <filesystem>
-
 #include "../real_node.h"
+#include "base/test_directory.h"
 
 namespace cistern {
 namespace {
@@ -53,18 +52,11 @@ class QuotasOfBothTiers : public testing::Test {
   static constexpr std::size_t kBlockBytes = 1'000'000;
   static constexpr std::uint64_t kQuiet = 24;
 
-  void SetUp() override {
-    flash_ = (std::filesystem::current_path() / "quota-XXXXXX").string();
-    ASSERT_NE(mkdtemp(flash_.data()), nullptr);
-  }
-  void TearDown() override {
-    node_.reset();
-    std::filesystem::remove_all(flash_);
-  }
+  void TearDown() override { node_.reset(); }
 
   void Start(const std::vector<policy::Quota>& quotas) {
     node_ = std::make_unique<RealNode>(96u << 20, [&](node::NodeOptions& options) {
-      options.flash = {{.path = flash_, .size_bytes = 256u << 20}};
+      options.flash = {{.path = flash_.path(), .size_bytes = 256u << 20}};
       options.flash_admit = Admission::kAll;
       options.quotas = quotas;
     });
@@ -107,7 +99,7 @@ class QuotasOfBothTiers : public testing::Test {
     return there;
   }
 
-  std::string flash_;
+  const TestDirectory flash_{TestDirectory::On::kDisk};
   std::unique_ptr<RealNode> node_;
   std::optional<Store> store_;
   Namespace quiet_, burst_;

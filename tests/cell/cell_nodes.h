@@ -11,6 +11,7 @@
 #include <fstream>
 
 #include "../real_node.h"
+#include "base/test_directory.h"
 #include "daemon.h"
 #include "etcd/test_etcd.h"
 #include "free_ports.h"
@@ -41,18 +42,12 @@ class CellNodes : public testing::Test {
  protected:
   void SetUp() override {
     if (!etcd::TestEtcd::Installed()) GTEST_SKIP() << "Debian's etcd-server is not installed";
-    directory_ = "/dev/shm/cistern-test-XXXXXX";
-    ASSERT_NE(mkdtemp(directory_.data()), nullptr);
     ASSERT_TRUE(etcd_.Start().ok()) << etcd_.log();
     WriteKey("key", 'a');
   }
-  void TearDown() override {
-    nodes_.clear();
-    std::filesystem::remove_all(directory_);
-  }
 
   std::string WriteKey(const std::string& name, char digit) {
-    const std::string path = directory_ + "/" + name;
+    const std::string path = directory_.path() + "/" + name;
     std::ofstream(path) << std::string(64, digit) << "\n";
     ::chmod(path.c_str(), 0600);
     return path;
@@ -62,7 +57,7 @@ class CellNodes : public testing::Test {
     CellNode& node = nodes_.emplace_back();
     std::string why;
     for (int attempt = 0; attempt < 5 && !node.daemon; ++attempt) {
-      std::vector<std::string> flags = {"--member",    id,     "--cell-key", directory_ + "/key",
+      std::vector<std::string> flags = {"--member",    id,     "--cell-key", directory_.path() + "/key",
                                         "--log-level", "error"};
       flags.insert(flags.end(), besides.begin(), besides.end());
       const auto unless_said = [&](const std::string& flag, const std::string& value) {
@@ -73,7 +68,7 @@ class CellNodes : public testing::Test {
       unless_said("--memory", "64MiB");
       // They differ, as on hosts with more and fewer processors.
       unless_said("--cell-rail-threads", Text(1 + nodes_.size() % 3));
-      Result<Daemon> daemon = Daemon::Start(DaemonBeside(), directory_, std::move(flags));
+      Result<Daemon> daemon = Daemon::Start(DaemonBeside(), directory_.path(), std::move(flags));
       if (daemon) {
         node.daemon.emplace(std::move(*daemon));
       } else {
@@ -186,7 +181,7 @@ class CellNodes : public testing::Test {
   };
   static std::vector<Code> AllOk(std::size_t count) { return std::vector<Code>(count, Code::kOk); }
 
-  std::string directory_;
+  const TestDirectory directory_;
   etcd::TestEtcd etcd_;
   std::deque<CellNode> nodes_;
 };

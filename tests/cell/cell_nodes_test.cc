@@ -163,11 +163,8 @@ TEST_F(CellNodes, BlocksTravelOnEachOfTheRailThreadsOfBothNodes) {
 
 // No client of the others has attached its namespace.
 TEST_F(CellNodes, WhatANodeHadOnFlashTheOthersHaveWhenItHasLeftForGood) {
-  std::string flash = std::filesystem::path(DaemonBeside()).parent_path() / "cistern-test-XXXXXX";
-  ASSERT_NE(mkdtemp(flash.data()), nullptr);
-  const std::unique_ptr<std::string, void (*)(std::string*)> removed(
-      &flash, [](std::string* path) { std::filesystem::remove_all(*path); });
-  Start("a", {"--flash", flash + ":512MiB", "--flash-write", "through"});
+  const TestDirectory flash(TestDirectory::On::kDisk);
+  Start("a", {"--flash", flash.path() + ":512MiB", "--flash-write", "through"});
   for (const char* id : {"b", "c"}) Start(id, {"--memory", "192MiB"});
   ComeTogether();
   nodes_[0].ns = AttachBlocks(*nodes_[0].store, "its own");
@@ -289,11 +286,8 @@ TEST_F(CellNodes, ReadersOfOneBlockWaitForOneTransfer) {
 
 TEST_F(CellNodes, WhatLiesOnFlashIsReadFromThereByAnother) {
   // On a file system that devices are, which shared memory is not.
-  std::string flash = std::filesystem::path(DaemonBeside()).parent_path() / "cistern-test-XXXXXX";
-  ASSERT_NE(mkdtemp(flash.data()), nullptr);
-  const std::unique_ptr<std::string, void (*)(std::string*)> removed(
-      &flash, [](std::string* path) { std::filesystem::remove_all(*path); });
-  Start("a", {"--flash", flash + ":512MiB", "--flash-write", "through"});
+  const TestDirectory flash(TestDirectory::On::kDisk);
+  Start("a", {"--flash", flash.path() + ":512MiB", "--flash-write", "through"});
   Start("b");
   Start("c");
   ComeTogether();
@@ -397,7 +391,7 @@ TEST_F(CellNodes, MemoryResizedUnderReadersGivesWhatIsRightOrAMiss) {
 
 TEST_F(CellNodes, ANodeOfNoCellHasNoThreadAndNoNumberOfOne) {
   Start("a");
-  Result<Daemon> alone = Daemon::Start(DaemonBeside(), directory_, {"--memory", "64MiB"});
+  Result<Daemon> alone = Daemon::Start(DaemonBeside(), directory_.path(), {"--memory", "64MiB"});
   ASSERT_TRUE(alone.has_value()) << alone.error().ToString();
   const auto has_rails = [](pid_t pid) {
     for (const auto& task : std::filesystem::directory_iterator(Text("/proc/", pid, "/task"))) {
@@ -564,7 +558,7 @@ TEST_F(CellNodes, KillsOfNodesAndEtcdReviveNothingAndTakeNothing) {
 TEST_F(CellNodes, ANodeWithAnotherKeyOrACarelessOneIsRefusedByName) {
   Start("a");
   node::NodeOptions options;
-  options.memory_dir = directory_ + "/stranger";
+  options.memory_dir = directory_.path() + "/stranger";
   options.memory_bytes = 64u << 20;
   options.log_level = "error";
   options.cell = {etcd_.endpoint()};

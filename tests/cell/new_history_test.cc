@@ -44,7 +44,7 @@ TEST_F(CellNodes, R10WhatWasDroppedBeforeARestoreThatNobodySawIsGivenUpForANewHi
     const std::string text = HistoryOf(node);
     return text.substr(0, text.find('"', std::string_view("\"history\":\"").size()) + 1);
   };
-  const std::string file = directory_ + "/cistern.toml", key = directory_ + "/key";
+  const std::string file = directory_.path() + "/cistern.toml", key = directory_.path() + "/key";
   std::ofstream(file) << "member = \"b\"\ncell_address = \"127.0.0.1:7420\"\ncell = [\"" << etcd_.endpoint()
                       << "\"]\ncell_key = [\"" << key << "\"]\n";
   EXPECT_FALSE(NewHistory({"--config", file, "--cell-key", WriteKey("another", 'b')}).has_value());

@@ -16,6 +16,7 @@
 #include "../real_node.h"
 #include "base/log.h"
 #include "base/task_group.h"
+#include "base/test_directory.h"
 #include "catalog/journal.h"
 #include "flash/flash_tier.h"
 #include "io/loop.h"
@@ -77,12 +78,9 @@ class LowerTierNode {
  public:
   LowerTierNode(io::LoopKind kind, std::uint64_t resident, std::uint64_t memory_bytes = 64u << 20,
                 Promotion promote = Promotion::kAll, bool slow_members = false) {
-    // Not on tmpfs: what is on it is memory.
-    directory_ = (std::filesystem::current_path() / "below-XXXXXX").string();
-    CISTERN_ASSERT(mkdtemp(directory_.data()) != nullptr);
-    std::filesystem::create_directory(directory_ + "/device");
+    std::filesystem::create_directory(directory_.path() + "/device");
     memory::ArenaOptions arena;
-    arena.memory_dir = directory_ + "/memory";
+    arena.memory_dir = directory_.path() + "/memory";
     arena.memory_bytes = memory_bytes;
     file_.emplace(std::move(*memory::ArenaFile::Open(arena, clock_)));
     loop_ = std::move(*io::MakeLoop(clock_, {.kind = kind}));
@@ -107,10 +105,9 @@ class LowerTierNode {
     thread_.join();
     loop_.reset();
     file_.reset();
-    std::filesystem::remove_all(directory_);
   }
 
-  std::string socket() const { return directory_ + "/socket"; }
+  std::string socket() const { return directory_.path() + "/socket"; }
   Store Connect() const {
     ConnectOptions options;
     options.socket = socket();
@@ -153,7 +150,7 @@ class LowerTierNode {
     parts.movers = std::make_unique<HeldMovers>(words_, executor);
     parts.journal = std::make_unique<catalog::Journal>(*loop_, file_->directory(), 1);
     flash::FlashOptions flash;
-    flash.devices.push_back({directory_ + "/device", 512u << 20});
+    flash.devices.push_back({directory_.path() + "/device", 512u << 20});
     flash.region_bytes = 16u << 20;
     catalog::StoreOptions options;
     options.max_blocks = resident;
@@ -201,7 +198,7 @@ class LowerTierNode {
     stop_ticking_.reset();
   }
 
-  std::string directory_;
+  const TestDirectory directory_{TestDirectory::On::kDisk};  // on tmpfs flash would be memory
   SystemClock clock_;
   arena::RealWords words_;
   std::unique_ptr<Logger> log_ = Logger::ToStderr(LogLevel::kError);

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "../real_node.h"
+#include "base/test_directory.h"
 #include "memory/arena_file.h"
 
 namespace cistern {
@@ -21,11 +22,9 @@ namespace cistern {
 class NodeProcess : public ::testing::Test {
  protected:
   void SetUp() override {
-    directory_ = "/dev/shm/cistern-test-XXXXXX";
-    ASSERT_NE(mkdtemp(directory_.data()), nullptr);
-    options_.memory_dir = directory_ + "/memory";
+    options_.memory_dir = directory_.path() + "/memory";
     options_.memory_bytes = 128u << 20;
-    options_.socket = directory_ + "/socket";
+    options_.socket = directory_.path() + "/socket";
     options_.log_level = "error";
     int ready[2];
     ASSERT_EQ(pipe2(ready, O_CLOEXEC), 0);
@@ -62,10 +61,7 @@ class NodeProcess : public ::testing::Test {
     arena_.memory_bytes = options_.memory_bytes;
     arena_.lock_wait_us = 300'000'000;
   }
-  void TearDown() override {
-    Kill();
-    std::filesystem::remove_all(directory_);
-  }
+  void TearDown() override { Kill(); }
   void Kill() {
     if (child_ <= 0) return;
     kill(child_, SIGKILL);
@@ -76,7 +72,7 @@ class NodeProcess : public ::testing::Test {
   static constexpr std::size_t kBlockBytes = 96u << 10;  // a segment and a half
 
   SystemClock clock_;
-  std::string directory_;
+  const TestDirectory directory_;
   node::NodeOptions options_;
   memory::ArenaOptions arena_;
   pid_t child_ = -1;

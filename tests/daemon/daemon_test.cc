@@ -22,14 +22,15 @@
 #include <vector>
 
 #include "../real_node.h"
+#include "base/test_directory.h"
 #include "cistern/cistern.h"
 
 namespace cistern {
 namespace {
 
 TEST(Daemon, AMeasurementThatIsKilledLeavesNoNodeBehind) {
-  std::string directory = "/dev/shm/cistern-test-XXXXXX";
-  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  const TestDirectory scratch;
+  const std::string& directory = scratch.path();
   int told[2];
   ASSERT_EQ(pipe(told), 0);
   const pid_t measurement = fork();
@@ -50,14 +51,13 @@ TEST(Daemon, AMeasurementThatIsKilledLeavesNoNodeBehind) {
   EXPECT_EQ(poll(&ended, 1, 300'000), 1) << "cisternd " << node << " lives on";
   kill(node, SIGKILL);
   for (int fd : {process, told[0], told[1]}) close(fd);
-  std::filesystem::remove_all(directory);
 }
 
 // As few threads as its user may have, one more each time, until it serves.
 void ExpectOrderlyEndsWithout(uid_t user, const std::vector<std::string>& further) {
   if (geteuid() != 0) GTEST_SKIP() << "limits another user's threads: run as root";
-  std::string directory = "/dev/shm/cistern-test-XXXXXX";
-  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  const TestDirectory scratch;
+  const std::string& directory = scratch.path();
   ASSERT_EQ(chown(directory.c_str(), user, user), 0);
   const std::string program = DaemonBeside(), memory = directory + "/memory", socket = directory + "/socket";
   std::vector<std::string> arguments = {
@@ -84,7 +84,6 @@ void ExpectOrderlyEndsWithout(uid_t user, const std::vector<std::string>& furthe
     EXPECT_TRUE(served || !std::filesystem::exists(memory + "/default/arena")) << threads << " threads";
   }
   EXPECT_TRUE(served);
-  std::filesystem::remove_all(directory);
 }
 
 TEST(Daemon, WhereTheSystemHasNoThreadForItItEndsInOrder) { ExpectOrderlyEndsWithout(54323, {}); }
@@ -135,8 +134,8 @@ pid_t ChildOf(pid_t parent, const std::string& name) {
 }
 
 TEST(Daemon, TheProcessThatMovesItsMemoryIntoHugePagesEndsWithIt) {
-  std::string directory = "/dev/shm/cistern-test-XXXXXX";
-  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  const TestDirectory scratch;
+  const std::string& directory = scratch.path();
   for (const int signal_number : {SIGTERM, SIGKILL}) {
     Result<Daemon> daemon = Daemon::Start(DaemonBeside(), directory, {"--memory", "64MiB"});
     ASSERT_TRUE(daemon.has_value()) << daemon.error().ToString();
@@ -149,13 +148,12 @@ TEST(Daemon, TheProcessThatMovesItsMemoryIntoHugePagesEndsWithIt) {
     EXPECT_EQ(poll(&ended, 1, 300'000), 1) << "cistern-pages " << pages << " lives on";
     close(process);
   }
-  std::filesystem::remove_all(directory);
 }
 
 // A node that the first engine of a host starts serves those that come later, and ends by itself.
 TEST(Daemon, ANodeThatLingersServesWhileItHasAClientAndThenEnds) {
-  std::string directory = "/dev/shm/cistern-test-XXXXXX";
-  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  const TestDirectory scratch;
+  const std::string& directory = scratch.path();
   const std::vector<std::string> flags = {"--memory", "64MiB", "--linger", "300ms"};
   std::optional<Daemon> used;
   Result<Store> client = Error(Code::kGone, "");
@@ -193,7 +191,6 @@ TEST(Daemon, ANodeThatLingersServesWhileItHasAClientAndThenEnds) {
   EXPECT_EQ(poll(&with_client, 1, 300'000), 1) << "a node lives on after its last client left";
   close(with_client.fd);
   close(without.fd);
-  std::filesystem::remove_all(directory);
 }
 
 // Who came in after that would be sent away at once, with what it had begun.

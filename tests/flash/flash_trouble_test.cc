@@ -19,6 +19,7 @@
 
 #include "base/fd.h"
 #include "base/task.h"
+#include "base/test_directory.h"
 #include "host.h"
 #include "io/loop.h"
 #include "load.h"
@@ -158,7 +159,7 @@ class FlashTrouble : public ::testing::TestWithParam<std::string> {
     EXPECT_LE(CountOf(said, "\n"), 12u) << said;
   }
 
-  DiskDirectory disk_;
+  TestDirectory disk_{TestDirectory::On::kDisk};
   std::optional<RealNode> node_;
   std::optional<Load> load_;
   bool capturing_ = false;

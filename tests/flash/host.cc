@@ -13,8 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/assert.h"
-
 namespace cistern {
 
 Ran RunCommand(const std::string& command) {
@@ -28,16 +26,6 @@ Ran RunCommand(const std::string& command) {
   ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   while (!ran.said.empty() && ran.said.back() == '\n') ran.said.pop_back();
   return ran;
-}
-
-DiskDirectory::DiskDirectory() {
-  path_ = (std::filesystem::current_path() / "flash-trouble-XXXXXX").string();
-  CISTERN_ASSERT(mkdtemp(path_.data()) != nullptr);
-}
-
-DiskDirectory::~DiskDirectory() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
 }
 
 LoopDevice::LoopDevice(std::string image, std::uint64_t size_bytes) : image_(std::move(image)) {

@@ -16,19 +16,6 @@ struct Ran {
 // By the shell.
 Ran RunCommand(const std::string& command);
 
-// A directory on a disk, beside the programs.
-class DiskDirectory {
- public:
-  DiskDirectory();
-  ~DiskDirectory();
-  DiskDirectory(const DiskDirectory&) = delete;
-  DiskDirectory& operator=(const DiskDirectory&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
 // A block device over a file that this makes, of zeroes.
 class LoopDevice {
  public:
