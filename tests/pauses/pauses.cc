@@ -83,6 +83,7 @@ class Pauses {
     if (program < 0 || ::waitpid(program, &state, WUNTRACED) != program ||
         ::ptrace(PTRACE_SEIZE, program, nullptr, kFollow) != 0) {
       std::fprintf(stderr, "pauses: the program cannot be traced: %s\n", std::strerror(errno));
+      if (program > 0) ::kill(program, SIGKILL);
       return -1;
     }
     threads_[program];
