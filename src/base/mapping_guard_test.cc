@@ -2,22 +2,19 @@
 #include "base/mapping_guard.h"
 
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
-#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
 
 #include "base/assert.h"
 #include "base/fd.h"
+#include "base/test_call_filter.h"
 
 namespace cistern {
 namespace {
@@ -68,22 +65,17 @@ constexpr std::uint64_t kLargeBytes = std::uint64_t{1} << 30;
 // From then on nothing larger than half of that is put in another mapping's place, as with
 // vm.overcommit_memory=2 nothing is for which memory may lack. An address sanitizer puts an eighth of it.
 void ForbidLargeReplacements() {
-  constexpr auto kNumber = offsetof(seccomp_data, nr);
-  constexpr auto kLength = offsetof(seccomp_data, args) + sizeof(std::uint64_t);
-  constexpr auto kFlags = offsetof(seccomp_data, args) + 3 * sizeof(std::uint64_t);
   sock_filter steps[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kNumber),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kCallNumber),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mmap, 0, 5),
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kFlags),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, CallArgument(3)),  // flags
       BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, MAP_FIXED, 0, 3),
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kLength),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, CallArgument(1)),  // length
       BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, kLargeBytes / 2, 0, 1),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOMEM),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
-  sock_fprog program{.len = std::size(steps), .filter = steps};
-  CISTERN_ASSERT(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-  CISTERN_ASSERT(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+  FilterCalls(steps);
 }
 
 void TouchWhatIsCutOffWithoutMemoryForAll() {

@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "base/test_descriptors.h"
 #include "client/channel.h"
 
 namespace cistern::client {
@@ -79,22 +80,9 @@ TEST(Handshake, DescriptorsThatAreHeldBackAreNoLimitsFault) {
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
   const Fd node(ends[0]);
   wire::Welcome welcome;
-  iovec bytes{.iov_base = &welcome, .iov_len = sizeof(welcome)};
-  constexpr std::size_t kMore = wire::kMaxDescriptors + 1;
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMore * sizeof(int))> control{};
-  msghdr header{};
-  header.msg_iov = &bytes;
-  header.msg_iovlen = 1;
-  header.msg_control = control.data();
-  header.msg_controllen = control.size();
-  cmsghdr* rights = CMSG_FIRSTHDR(&header);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(kMore * sizeof(int));
-  std::array<int, kMore> descriptors;
+  std::array<int, wire::kMaxDescriptors + 1> descriptors;
   descriptors.fill(STDERR_FILENO);
-  std::memcpy(CMSG_DATA(rights), descriptors.data(), sizeof(descriptors));
-  ASSERT_EQ(sendmsg(node.get(), &header, MSG_NOSIGNAL), static_cast<ssize_t>(sizeof(welcome)));
+  ASSERT_EQ(SendDescriptors(node.get(), std::as_bytes(std::span(&welcome, 1)), descriptors), 0);
   const Result<Connection> connection = GreetNode(Fd(ends[1]), "the node", ConnectOptions(), INT64_MAX);
   ASSERT_FALSE(connection.has_value());
   EXPECT_EQ(connection.error().code(), Code::kDenied);

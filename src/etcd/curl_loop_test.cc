@@ -2,11 +2,8 @@
 #include "etcd/curl_loop.h"
 
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <netinet/in.h>
 #include <sys/epoll.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -24,6 +21,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/format.h"
+#include "base/test_call_filter.h"
 
 namespace cistern::etcd {
 namespace {
@@ -33,24 +31,19 @@ constexpr int kForbidden = 16;
 // From then on none of so many descriptors from `first` on is watched, as where the user's limit of watches
 // is reached.
 void ForbidWatchesFrom(int first) {
-  constexpr auto kNumber = offsetof(seccomp_data, nr);
-  constexpr auto kSecondArgument = offsetof(seccomp_data, args) + sizeof(std::uint64_t);
-  constexpr auto kThirdArgument = offsetof(seccomp_data, args) + 2 * sizeof(std::uint64_t);
   const auto begin = static_cast<std::uint32_t>(first);
   sock_filter steps[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kNumber),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kCallNumber),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_epoll_ctl, 0, 6),
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kSecondArgument),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, CallArgument(1)),  // operation
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, EPOLL_CTL_ADD, 0, 4),
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kThirdArgument),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, CallArgument(2)),  // descriptor
       BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, begin, 0, 2),
       BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, begin + kForbidden, 1, 0),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSPC),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
-  sock_fprog program{.len = std::size(steps), .filter = steps};
-  CISTERN_ASSERT(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-  CISTERN_ASSERT(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+  FilterCalls(steps);
 }
 
 void BreakTheWatchOfOneOfThree() {

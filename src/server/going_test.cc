@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What ends with a session, however its process goes (R15), and the end of the server.
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -11,6 +8,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "base/test_call_filter.h"
 #include "server/test_server.h"
 
 namespace cistern::server {
@@ -86,20 +84,16 @@ TEST(Going, LeasesOfAKilledProcessEndThoughItsChildLives) {
 // another pid namespace.
 void ForbidPidfds() {
   constexpr std::uint32_t kPeerPidfd = 77;
-  constexpr auto kNumber = offsetof(seccomp_data, nr);
-  constexpr auto kThirdArgument = offsetof(seccomp_data, args) + 2 * sizeof(std::uint64_t);
   sock_filter steps[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kNumber),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kCallNumber),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 3, 0),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getsockopt, 0, 3),
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kThirdArgument),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, CallArgument(2)),  // option
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kPeerPidfd, 0, 1),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOPROTOOPT),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
-  sock_fprog program{.len = std::size(steps), .filter = steps};
-  CISTERN_ASSERT(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-  CISTERN_ASSERT(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+  FilterCalls(steps);
 }
 
 // A process that has locked a session's memory and a forked child of it that lives on until the end.

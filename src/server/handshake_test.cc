@@ -4,10 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <linux/capability.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sys/epoll.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
@@ -17,6 +14,7 @@
 #include <cstdio>
 #include <string_view>
 
+#include "base/test_call_filter.h"
 #include "server/test_server.h"
 
 namespace cistern::server {
@@ -87,19 +85,15 @@ TEST(Handshake, WhoseWelcomeCannotBeSentIsToldWhy) {
 
 // From then on nothing more is watched, as where the user's limit of watches is reached.
 void ForbidWatches() {
-  constexpr auto kNumber = offsetof(seccomp_data, nr);
-  constexpr auto kSecondArgument = offsetof(seccomp_data, args) + sizeof(std::uint64_t);
   sock_filter steps[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kNumber),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kCallNumber),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_epoll_ctl, 0, 3),
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kSecondArgument),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, CallArgument(1)),  // operation
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, EPOLL_CTL_ADD, 0, 1),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSPC),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
-  sock_fprog program{.len = std::size(steps), .filter = steps};
-  CISTERN_ASSERT(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-  CISTERN_ASSERT(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+  FilterCalls(steps);
 }
 
 void GreetOneThatCannotBeWatched() {

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include "base/test_descriptors.h"
 #include "server/closer.h"
 #include "server/test_server.h"
 
@@ -50,19 +51,7 @@ TEST(Hello, R13WhatTheCoreSignalsCannotBeFilled) {
 
 template <class Message>
 int SendAlong(int socket, Message message, int descriptor) {
-  iovec bytes{.iov_base = &message, .iov_len = sizeof(message)};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr header{};
-  header.msg_iov = &bytes;
-  header.msg_iovlen = 1;
-  header.msg_control = control.data();
-  header.msg_controllen = control.size();
-  cmsghdr* rights = CMSG_FIRSTHDR(&header);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(rights), &descriptor, sizeof(descriptor));
-  return sendmsg(socket, &header, MSG_NOSIGNAL) < 0 ? errno : 0;
+  return SendDescriptors(socket, std::as_bytes(std::span(&message, 1)), std::span(&descriptor, 1));
 }
 
 TEST(Hello, R13DescriptorsThatAClientSendsDoNotReachTheNode) {
