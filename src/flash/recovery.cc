@@ -168,14 +168,6 @@ Task<void> Recovery::WriteTable(DeviceRegions& device, std::uint32_t number) {
   device.at(number).KeepPages();
 }
 
-Task<void> Recovery::MakeDurable(DeviceRegions& device) {
-  const bool open =
-      std::ranges::any_of(open_, [&](std::uint32_t number) { return &media_.DeviceOf(number) == &device; });
-  if (!open || !device.in_service()) co_return;
-  const Status status = co_await device.device().Sync();
-  if (!status.ok()) device.device().FailedFor("what a start found is not durable", status);
-}
-
 Task<void> Recovery::CloseOpen(std::uint32_t number, const Found& found) {
   DeviceRegions& device = media_.DeviceOf(number);
   if (!device.in_service()) co_return;
@@ -203,7 +195,13 @@ Task<void> Recovery::GiveUp(std::uint32_t number) {
 }
 
 Task<void> Recovery::Settle(DeviceRegions& device) {
-  co_await MakeDurable(device);
+  // The locators of regions that were closed just now.
+  const bool open =
+      std::ranges::any_of(open_, [&](std::uint32_t number) { return &media_.DeviceOf(number) == &device; });
+  if (open && device.in_service()) {
+    const Status status = co_await device.device().Sync();
+    if (!status.ok()) device.device().FailedFor("what a start found is not durable", status);
+  }
   for (std::uint32_t i = 0; i < device.count(); ++i) {
     device.Settle(device.first() + i);
     if (i % 256 == 255) co_await Yield();

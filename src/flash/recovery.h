@@ -29,7 +29,6 @@ class Recovery final {
 
   Task<void> ReadHeads(DeviceRegions& device, std::uint32_t& next);
   Task<void> ReadTables(Tables::Turn& turn, const Found& found);
-  Task<void> MakeDurable(DeviceRegions& device);
   Task<void> CloseOpen(std::uint32_t region, const Found& found);
   Task<void> Scan(DeviceRegions& device, std::uint32_t region, const Found& found);
   // Says so where a batch follows the end that was found.
