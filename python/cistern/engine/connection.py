@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from .. import Busy, Error, Gone, Invalid, IoError, Mismatch, Namespace, Store, TooLate, Unavailable
-from ..programs import default_socket_path
 from .cpus import unbound
-from .node import NodeStarter
+from .node import NodeStarter, socket_path
 from .session import Session, SessionSpec
 
 CALL_US = 30_000_000
@@ -282,7 +281,7 @@ class Connection:
         except Error as error:
             self.session = None
             self.failures += not isinstance(error, TooLate)
-            self._warn(f"the node at {spec.socket or default_socket_path()} answered: {error}")
+            self._warn(f"the node at {socket_path(spec)} answered: {error}")
             return False
         self._part()
         self._connects += 1
@@ -301,7 +300,7 @@ class Connection:
         try:
             self._starter.start()
         except OSError as failure:
-            why = f"no node answers at {spec.socket or default_socket_path()} and none can be started: {failure}"
+            why = f"no node answers at {socket_path(spec)} and none can be started: {failure}"
         if why and not self.start_failure:  # said once: the numbers in it may be others at the next attempt
             self._logger.error("cistern: %s; the engine computes until a node is there", why)
         self.start_failure = why or self.start_failure

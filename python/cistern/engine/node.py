@@ -21,12 +21,13 @@ from .. import Denied, Error, Gone, Invalid, Mismatch, Store
 from ..programs import cisternd_path, default_socket_path, own_socket_directory
 from .facts import ConfigurationError
 from .options import Options
+from .session import SessionSpec
 
 
-def socket_path(options: Options) -> Path:
-    """The socket at which the node listens; empty in the options: the default, which is looked for at each use."""
-    if options.socket:
-        return Path(options.socket)
+def socket_path(asked: Options | SessionSpec) -> Path:
+    """The socket at which the node listens; where none is asked for the default, which is looked for at each use."""
+    if asked.socket:
+        return Path(asked.socket)
     return default_socket_path()
 
 
