@@ -53,34 +53,27 @@ class DevTest(unittest.TestCase):
         self.assertRegex(ran.stderr.splitlines()[-1], r"stage lint FAILED")
 
     def test_what_runs_beside_it_ends_with_it(self) -> None:
-        inner = "echo $PPID >new; mv new pid; exec sleep 1000"
-        begins = f"in_background log bash -c 'bash -c \"{inner.replace('$', chr(92) + '$')}\"; true'\n"
-        begins += "until [ -s pid ]; do :; done\n"
+        inner = "touch begun; exec sleep 1000"
+        begins = f"in_background log bash -c 'bash -c \"{inner}\"; true'\nuntil [ -e begun ]; do :; done\necho\n"
         for ends, number, ignored in (("fail no", 0, False), ("fail no", 0, True),
                                       ("read -r answer", signal.SIGINT, False),
                                       ("read -r answer", signal.SIGTERM, False)):
             with tempfile.TemporaryDirectory() as folder, self.subTest(ends=ends, number=number, ignored=ignored):
                 root = Path(folder)
-                script = (ROOT / "dev").read_text().replace('\nmain "$@"\n', f"\n{begins}echo\n{ends}\n")
+                script = (ROOT / "dev").read_text().replace('\nmain "$@"\n', f"\n{begins}{ends}\n")
                 (root / "dev").write_text(script)
                 command = ["env", f"--{'ignore' if ignored else 'default'}-signal=INT", "bash", root / "dev"]
-                with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                last, held = os.pipe()  # its end is read once nobody that was started holds the other
+                with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[held],
                                       stderr=subprocess.DEVNULL, start_new_session=True) as ran:
+                    os.close(held)
                     assert ran.stdout is not None
                     ran.stdout.readline()
-                    beside = int((root / "pid").read_text())
                     if number:
                         os.killpg(ran.pid, number)
-                    self.assertNotEqual(ran.wait(60), 0)
-                self.until_gone(beside)
-
-    def until_gone(self, group: int) -> None:
-        """Returns once nobody is left in it; what was told to end may still be ending."""
-        while True:
-            try:
-                os.killpg(group, 0)
-            except ProcessLookupError:
-                return
+                    self.assertNotEqual(ran.wait(), 0)
+                self.assertEqual(os.read(last, 1), b"")
+                os.close(last)
 
     def test_relative_paths_are_of_where_it_is_called(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
