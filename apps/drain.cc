@@ -92,10 +92,12 @@ void Say(const Sample& sample, const DrainOptions& options, bool json, bool stop
   } else if (sample.alone > 0 && sample.lost == 0) {
     what = "no block goes with the host's memory";
   } else if (sample.lost > 0) {
-    what = Text(sample.lost, sample.has_flash ? " blocks are in memory alone, because flash takes no more or "
-                                                "the time has passed, and go with the host's memory"
-                                              : " blocks go with the host's memory, since this node has no "
-                                                "flash; where memory stays say --for upgrade");
+    what = Text(sample.lost, sample.has_flash
+                                 ? " blocks are in memory alone, because flash takes no more or none "
+                                   "of their size, or the time has passed, and go with the host's "
+                                   "memory"
+                                 : " blocks go with the host's memory, since this node has no "
+                                   "flash; where memory stays say --for upgrade");
   } else {
     what = "flash has every block";
   }

@@ -119,6 +119,7 @@ struct Record {
   std::uint64_t generation = 0;
   BlockKey key;           // of a record that is in memory, or was since it was unfolded
   std::uint8_t uses = 0;  // since it entered memory, as far as they are counted
+  bool given_up = false;  // by the lower tier, for want of room; false once it is there again
   std::uint64_t born = 0;
   std::uint64_t after_drop = 0;  // as its put's; 0: present at the start; or kDropUnknown
   tier::Location location;       // in the lower tier

@@ -40,7 +40,7 @@ constexpr Field kFields[] = {
      "copies of others"},
     {"written_down", &StoreCounters::written_down, "records written to flash from memory"},
     {"down_failed", &StoreCounters::down_failed, "records not written to flash: the device failed"},
-    {"down_too_large", &StoreCounters::down_too_large, "records not written to flash: too large"},
+    {"down_too_large", &StoreCounters::down_too_large, "records not written to flash at their put: larger than it takes"},
     {"down_overflow", &StoreCounters::down_overflow, "records not written to flash: too many waited"},
     {"down_over_budget", &StoreCounters::down_over_budget, "records not written to flash: endurance"},
     {"down_not_worth", &StoreCounters::down_not_worth,

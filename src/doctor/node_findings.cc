@@ -43,6 +43,9 @@ constexpr Trouble kTroubles[] = {
     {"writes", "/store/evicted_unwritten", Verdict::kWarning,
      "blocks left memory before they were on flash: add a device, "
      "or write less (flash_admit = \"second-hit\")"},
+    {"writes", "/store/down_too_large", Verdict::kWarning,
+     "blocks are larger than flash takes and stay in memory alone: its largest is a quarter of a region, of "
+     "which the smallest device has 64; name larger devices, or have smaller blocks"},
     {"writes", "/store/down_over_budget", Verdict::kWarning,
      "the day's endurance budget was used up: raise `flash_budget`, "
      "or write less (flash_admit = \"second-hit\")"},

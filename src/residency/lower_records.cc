@@ -23,7 +23,7 @@ Task<bool> LowerRecords::Keep(const tier::TierEntry& entry, std::uint64_t kept_b
   if (copy.in_memory) {
     const bool fits = kept_bytes + entry.record_bytes <= room_bytes / 8 * 7;
     if (memory_goes_ && fits && !expired) co_return true;
-    GiveUpCopy(block, copy);
+    GiveUpCopy(block, copy, Why::kNoRoom);
     co_return false;
   }
   if (copy.record != catalog::kNoId) partial_copies_.EndIfIdle(copy.record);
@@ -51,13 +51,14 @@ Task<bool> LowerRecords::Keep(const tier::TierEntry& entry, std::uint64_t kept_b
   co_return false;
 }
 
-// It is written again when its turn comes.
-void LowerRecords::GiveUpCopy(catalog::BlockId block, const catalog::Forest::Copy& copy) {
+void LowerRecords::GiveUpCopy(catalog::BlockId block, const catalog::Forest::Copy& copy, Why why) {
   ++gave_up_;
   lower_.Forget(context_.forest.block(block).tree, copy);
   context_.forest.record(copy.record).location = {};
   if (memory_goes_) {
     write_back_.Want(copy.record);
+  } else if (why == Why::kLost) {
+    write_back_.NoteLost(copy.record);
   } else {
     write_back_.NoteGivenUp(copy.record);
   }
@@ -98,7 +99,7 @@ void LowerRecords::Moved(const tier::TierEntry& entry, tier::Location to) {
 
 // Every block is looked at, in steps. Blocks added during the walk have no record in the range: it takes no
 // writes any more.
-Task<void> LowerRecords::Lose(tier::LocationRange range) {
+Task<void> LowerRecords::LoseAll(tier::LocationRange range, Why why) {
   for (catalog::BlockId id = 0; id < context_.forest.block_end(); ++id) {
     if (context_.steps.Spent()) co_await Yield();
     context_.steps.Count();
@@ -114,7 +115,7 @@ Task<void> LowerRecords::Lose(tier::LocationRange range) {
       context_.steps.Count();
       if (!copy || !range.contains(copy->location)) continue;
       if (copy->in_memory) {
-        GiveUpCopy(id, *copy);
+        GiveUpCopy(id, *copy, why);
         continue;
       }
       removal_.Lose(id, group, *copy);
@@ -159,7 +160,7 @@ std::pair<catalog::BlockId, catalog::Forest::Copy> LowerRecords::FindThere(const
 Task<void> LowerRecords::MediumLost(tier::LocationRange range) {
   co_await Yield();
   co_await partial_copies_.EndAll(true);  // their reads may wait for the device for ever
-  co_await Lose(range);
+  co_await LoseAll(range, Why::kLost);
   lower_->Forgotten(range);
   co_await tombstones_.End();
 }

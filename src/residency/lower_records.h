@@ -39,12 +39,13 @@ class LowerRecords final : public tier::TierOwner {
   Task<bool> Keep(const tier::TierEntry& entry, std::uint64_t kept_bytes, std::uint64_t room_bytes) override;
   std::optional<tier::MoveStamp> StampOf(const tier::TierEntry& entry) override;
   void Moved(const tier::TierEntry& entry, tier::Location to) override;
-  Task<void> Lose(tier::LocationRange range) override;
+  Task<void> Lose(tier::LocationRange range) override { return LoseAll(range, Why::kNoRoom); }
   Task<void> Reclaimed() override;
   void DeviceOut(tier::LocationRange range) override;
 
-  // Memory alone has the record from now on.
-  void GiveUpCopy(catalog::BlockId block, const catalog::Forest::Copy& copy);
+  // Why memory alone has a record from now on.
+  enum class Why : std::uint8_t { kLost, kNoRoom };
+  void GiveUpCopy(catalog::BlockId block, const catalog::Forest::Copy& copy, Why why);
   // Memory goes with its host before long: what it has needs its copy in the lower tier.
   void SetMemoryGoes(bool goes) { memory_goes_ = goes; }
   // Copies of records in memory that were given up with their room or their device, or were bad, ever.
@@ -59,6 +60,7 @@ class LowerRecords final : public tier::TierOwner {
   std::pair<catalog::BlockId, catalog::Forest::Copy> FindThere(const tier::TierEntry& entry);
   // What the group has in the lower tier stays where room is given up.
   bool Reserved(policy::QuotaGroup group);
+  Task<void> LoseAll(tier::LocationRange range, Why why);
   Task<void> MediumLost(tier::LocationRange range);
 
   const StoreContext context_;

@@ -106,7 +106,7 @@ Task<void> Scrubber::ScrubLower(catalog::BlockId block, catalog::Forest::Copy co
               : Text("could not read a record (", fetched.error().message(), ")"),
       now->in_memory ? "; it is written again from memory" : "; it goes with what descends from it");
   if (now->in_memory) {
-    lower_records_.GiveUpCopy(block, *now);
+    lower_records_.GiveUpCopy(block, *now, LowerRecords::Why::kLost);
     co_return;
   }
   const bool bad = fetched || fetched.error().code() == Code::kMiss;

@@ -46,7 +46,7 @@ WriteBack::Above WriteBack::AboveOf(catalog::RecordId record) const {
     context_.steps.Count();
     const catalog::RecordId parent = context_.forest.FindRecord(at, r.group);
     if (parent == catalog::kNoId || Comes(parent)) break;
-    if (lower_.present() && context_.forest.record(parent).body_bytes > lower_->max_append_bytes()) {
+    if (lower_.present() && !worth_.Fits(context_.forest.record(parent))) {
       above.too_large = true;
       break;
     }
@@ -67,7 +67,19 @@ bool WriteBack::Comes(catalog::RecordId record) const {
 
 void WriteBack::NotePut(catalog::RecordId record) {
   if (!lower_.present()) return;
+  const catalog::Record& r = context_.forest.record(record);
+  if (!worth_.Fits(r)) {
+    if (context_.counters.down_too_large.value() == 0) {
+      context_.log.Log(
+          LogLevel::kWarning, "flash takes blocks of at most ", lower_->max_append_bytes(), " bytes: one of ",
+          r.body_bytes,
+          " stays in memory alone, and so do others of its size; larger devices take larger ones");
+    }
+    context_.counters.down_too_large.Add();
+    return;
+  }
   if (!worth_.NotePut(record)) context_.counters.down_not_worth.Add();
+  rewrites_.NotePut(r.body_bytes, context_.slots.bytes());
   NoteFound(record);
 }
 
@@ -77,10 +89,16 @@ void WriteBack::NoteFound(catalog::RecordId record) {
 
 void WriteBack::NoteUse(catalog::RecordId record) {
   const catalog::Record& r = context_.forest.record(record);
-  if (lower_.present() && !r.in_lower_tier() && worth_.WrittenAtUse(record, r.uses)) Want(record);
+  if (!lower_.present() || r.in_lower_tier() || !worth_.WrittenAtUse(record, r.uses)) return;
+  if (!r.given_up || rewrites_.ForStaying() || RoomLeft()) Want(record);
 }
 
 void WriteBack::NoteGivenUp(catalog::RecordId record) {
+  context_.forest.record(record).given_up = true;
+  queue_.NoteGivenUp(context_.catalog.HandleOf(record));
+}
+
+void WriteBack::NoteLost(catalog::RecordId record) {
   if (worth_.WrittenAnew(record)) {
     Want(record);
   } else {
@@ -104,6 +122,8 @@ bool WriteBack::Clean() {
     return false;
   }
   WriteHeldUp();
+  WriteGivenUp();
+  const bool rewrites = rewrites_.ForLeaving() || RoomLeft();
   for (; clean_looks_ < kCleanLooks && !context_.steps.Spent(); ++clean_looks_) {
     if (clean_looks_ == 0) {
       cleaning_ = std::nullopt;
@@ -127,7 +147,7 @@ bool WriteBack::Clean() {
     ++looking_.looked;
     if (r.in_lower_tier() || !(worth_.Wanted(*cleaning_) || ExtendedBelow(r))) {
       ++looking_.ready;
-    } else if (r.references == 0 && !OverQuota(r)) {
+    } else if (r.references == 0 && (!r.given_up || rewrites) && !OverQuota(r)) {
       Want(*cleaning_);
     }
   }
@@ -150,6 +170,18 @@ void WriteBack::WriteHeldUp() {
   }
 }
 
+void WriteBack::WriteGivenUp() {
+  while (!context_.steps.Spent() && (rewrites_.ForStaying() || RoomLeft())) {
+    const std::optional<catalog::RecordHandle> handle = queue_.TakeGivenUp();
+    if (!handle) return;
+    context_.steps.Count();
+    if (!context_.catalog.Lives(*handle)) continue;
+    const catalog::Record& r = context_.forest.record(handle->record);
+    const bool again = r.in_memory() && !r.in_lower_tier();
+    if (again && (worth_.WrittenAnew(handle->record) || ExtendedBelow(r))) Want(handle->record);
+  }
+}
+
 // Without a copy there the record could not leave memory before those, and a reboot would not reach them.
 bool WriteBack::ExtendedBelow(const catalog::Record& record) const {
   catalog::BlockId child = context_.forest.block(record.block).first_child;
@@ -167,18 +199,15 @@ bool WriteBack::ExtendedBelow(const catalog::Record& record) const {
 
 bool WriteBack::MayQueue(catalog::RecordId record) {
   catalog::Record& r = context_.forest.record(record);
-  if (!lower_.present() || !r.in_memory() || r.in_lower_tier() || r.is(catalog::Record::kQueued) ||
+  if (!worth_.Fits(r) || !r.in_memory() || r.in_lower_tier() || r.is(catalog::Record::kQueued) ||
       writing_.contains(r.serial))
     return false;
-  if (r.body_bytes > lower_->max_append_bytes()) {
-    context_.counters.down_too_large.Add();
-    return false;
-  }
   if (queue_.full()) {
     context_.counters.down_overflow.Add();
     return false;
   }
   r.flags |= catalog::Record::kQueued;
+  if (r.given_up && !RoomLeft()) rewrites_.Take(r.body_bytes);
   return true;
 }
 
@@ -365,6 +394,7 @@ void WriteBack::Written(BatchItem& item, tier::Location location) {
     const bool there = lower_->EstimateUs(location, 1) != tier::Tier::kNever;
     if (there && lives && r.in_memory() && !r.in_lower_tier()) {
       r.location = location;
+      r.given_up = false;
       lower_.NoteThere(context_.forest.block(r.block).tree, r.body_bytes, item.record_bytes);
       r.flags &= static_cast<std::uint8_t>(~catalog::Record::kTouched);
     } else {

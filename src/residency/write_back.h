@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/task.h"
+#include "policy/rewrite.h"
 #include "record/seal_copy.h"
 #include "residency/context.h"
 #include "residency/evictor.h"
@@ -42,11 +43,12 @@ class WriteBack final {
   // Queues the record for the lower tier, and before it those above it in its chain that are not there
   // either: else a reboot finds blocks without their chain.
   void Want(catalog::RecordId record);
-  // The record, in memory, was put, found at a start, or used; or the tier gave up its copy. It is queued if
-  // its write is due.
+  // The record, in memory, was put, found at a start, or used; or the tier lost its copy, or gave it up for
+  // want of room. It is queued if its write is due.
   void NotePut(catalog::RecordId record);
   void NoteFound(catalog::RecordId record);
   void NoteUse(catalog::RecordId record);
+  void NoteLost(catalog::RecordId record);
   void NoteGivenUp(catalog::RecordId record);
   // Writes queued records, in as many batches at a time as allowed.
   void Start();
@@ -99,6 +101,9 @@ class WriteBack final {
   void Queue(catalog::RecordId record, More more);
   void QueueMoreAbove();
   void WriteHeldUp();
+  void WriteGivenUp();
+  // What is written takes nobody's room.
+  bool RoomLeft() const { return lower_->write_costs().turn_ms == 0; }
   bool MayWriteMore() const;
   // A block in the lower tier extends the record's.
   bool ExtendedBelow(const catalog::Record& record) const;
@@ -123,6 +128,7 @@ class WriteBack final {
   std::uint64_t writing_bytes_ = 0;
   policy::QuotaTable::Used writing_of_{};  // by group, of bodies
   std::uint64_t devices_out_ = 0;
+  policy::RewriteAllowance rewrites_;
   // The cleaner's position, a share of its looks for each shelf of the order.
   std::optional<catalog::RecordId> cleaning_;
   std::size_t next_shelf_ = 0;

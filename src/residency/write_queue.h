@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records that wait to be written to the lower tier, first in, first out; and those that may have to be, or
-// they could never leave memory.
+// Records that wait to be written to the lower tier, first in, first out; those that may have to be, or they
+// could never leave memory; and those that the tier gave up.
 #pragma once
 
 #include <cstddef>
@@ -31,18 +31,15 @@ class WriteQueue final {
   void Clear() {
     records_.clear();
     held_up_.clear();
+    given_up_.clear();
   }
 
   // A record in memory alone, which descendants keep there: the cleaner looks whether these are below.
-  void NoteHeldUp(catalog::RecordHandle record) {
-    if (held_up_.size() < kMostRecords) held_up_.push_back(record);
-  }
-  std::optional<catalog::RecordHandle> TakeHeldUp() {
-    if (held_up_.empty()) return std::nullopt;
-    const catalog::RecordHandle record = held_up_.front();
-    held_up_.pop_front();
-    return record;
-  }
+  void NoteHeldUp(catalog::RecordHandle record) { Note(held_up_, record); }
+  std::optional<catalog::RecordHandle> TakeHeldUp() { return TakeOf(held_up_); }
+  // A record whose copy in the tier was given up for want of room: it waits until it may be written again.
+  void NoteGivenUp(catalog::RecordHandle record) { Note(given_up_, record); }
+  std::optional<catalog::RecordHandle> TakeGivenUp() { return TakeOf(given_up_); }
 
   // Refusals of a search for a record that may be lost unwritten. The search starts at the front, puts each
   // record that it refuses to the back, and may take several steps; the count restarts after each one found.
@@ -55,8 +52,20 @@ class WriteQueue final {
   void EndLook() { refused_ = 0; }
 
  private:
+  using Handles = std::deque<catalog::RecordHandle>;
+
+  static void Note(Handles& handles, catalog::RecordHandle record) {
+    if (handles.size() < kMostRecords) handles.push_back(record);
+  }
+  static std::optional<catalog::RecordHandle> TakeOf(Handles& handles) {
+    if (handles.empty()) return std::nullopt;
+    const catalog::RecordHandle record = handles.front();
+    handles.pop_front();
+    return record;
+  }
+
   std::deque<Entry> records_;
-  std::deque<catalog::RecordHandle> held_up_;
+  Handles held_up_, given_up_;
   std::size_t refused_ = 0;
 };
 

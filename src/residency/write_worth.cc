@@ -29,12 +29,13 @@ void WriteWorth::Refresh() {
 bool WriteWorth::Wanted(catalog::RecordId record) const {
   const catalog::Record& r = context_.forest.record(record);
   const policy::LowerPolicy policy = context_.catalog.LowerPolicyOf(r);
-  return policy::Wanted(policy, r.uses, Pays(policy, record));
+  return Fits(r) && policy::Wanted(policy, r.uses, Pays(policy, record));
 }
 
 bool WriteWorth::WrittenAtUse(catalog::RecordId record, std::uint32_t uses) const {
-  const policy::LowerPolicy policy = context_.catalog.LowerPolicyOf(context_.forest.record(record));
-  return policy::WrittenAtUse(policy, uses, Pays(policy, record));
+  const catalog::Record& r = context_.forest.record(record);
+  const policy::LowerPolicy policy = context_.catalog.LowerPolicyOf(r);
+  return Fits(r) && policy::WrittenAtUse(policy, uses, Pays(policy, record));
 }
 
 bool WriteWorth::WrittenAnew(catalog::RecordId record) const {

@@ -19,6 +19,10 @@ class WriteWorth final {
   WriteWorth(const WriteWorth&) = delete;
   WriteWorth& operator=(const WriteWorth&) = delete;
 
+  // The lower tier takes records of its size.
+  bool Fits(const catalog::Record& record) const {
+    return lower_.present() && record.body_bytes <= lower_->max_append_bytes();
+  }
   // The record was put, into memory, and there is a lower tier. False: its namespace asks for what is worth
   // its write, and it is not.
   bool NotePut(catalog::RecordId record);

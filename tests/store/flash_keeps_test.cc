@@ -113,6 +113,23 @@ TEST_F(FlashStoreTest, R9ReclaimKeepsADeepChainWhileOthersAreCollected) {
   for (std::uint64_t n = 0; n < kChain; ++n) EXPECT_TRUE(Gets(n)) << n;
 }
 
+// What is written again takes the room of what memory has as well: without a bound that would never end.
+TEST_F(FlashStoreTest, WhereFlashIsSmallerThanMemoryItsWritesEndOnceNobodyPuts) {
+  constexpr std::uint64_t kChains = 30, kBlocks = 64;
+  Make(With(0, 4 * kMiB));
+  for (std::uint64_t n = 0; n < kChains * kBlocks; ++n) {
+    ASSERT_EQ(Put(n, n % kBlocks == 0 ? std::nullopt : std::optional(n - 1)), store::State::kPublished) << n;
+    t->Settle();
+  }
+  ASSERT_GT(Count(FlashOf(*t).counters().reclaimed), 0u);
+  for (int i = 0; i < 200; ++i) TickOnceLater();
+  const std::uint64_t written = Count(Counters().written_down);
+  for (int i = 0; i < 200; ++i) TickOnceLater();
+  EXPECT_EQ(Count(Counters().written_down), written);
+  EXPECT_LE(written, 2 * kChains * kBlocks) << "each byte that is put pays for one that is written again";
+  for (std::uint64_t n = 0; n < kChains * kBlocks; ++n) ASSERT_TRUE(Here(n)) << n;
+}
+
 TEST_F(FlashStoreTest, WhereTheForestFillsFlashGivesUpWhatIsOldest) {
   constexpr std::uint64_t kBlocks = 16'000;  // a quarter more than the forest has
   store::TestStoreOptions options = With(0, 256 * kMiB, 1, kMiB);

@@ -220,6 +220,15 @@ TEST_F(WriteChainsTest, WhatExtendsABlockThatIsTooLargeIsNotWritten) {
   EXPECT_FALSE(Here(0));
 }
 
+TEST_F(WriteChainsTest, WhatIsTooLargeIsCountedOnceAndWaitsForNoWrite) {
+  ASSERT_EQ(Put(0, std::nullopt, below_.room_bytes / 4 + 1), store::State::kPublished);
+  Pass(10'000'000);
+  EXPECT_EQ(t->store->counters().down_too_large.value(), 1u);
+  PushOut(100);
+  EXPECT_FALSE(Here(0));
+  EXPECT_EQ(t->store->counters().evicted_unwritten.value(), 0u);
+}
+
 // A record's number is used again as soon as it was dropped, and the write of the one before goes on.
 TEST_F(WriteChainsTest, WhatHasTheNumberOfARecordThatIsBeingWrittenIsWrittenToo) {
   below_.least_us = below_.most_us = 20'000;
