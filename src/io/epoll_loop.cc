@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/format.h"
+#include "base/start_threads.h"
 #include "io/epoll_set.h"
 #include "io/system_loop.h"
 
@@ -147,7 +148,11 @@ Result<std::unique_ptr<Loop>> MakeEpollLoop(const Clock& clock, const LoopOption
   if (!wake) return Error(std::move(wake.error()));
   Result<EpollSet> set = EpollSet::Make(wake->get());
   if (!set) return Error(std::move(set.error()));
-  return std::make_unique<EpollLoop>(clock, options, std::move(*wake), std::move(*set));
+  std::unique_ptr<Loop> loop;
+  Status started = StartingThreads(
+      [&] { loop = std::make_unique<EpollLoop>(clock, options, std::move(*wake), std::move(*set)); });
+  if (!started.ok()) return Error(std::move(started));
+  return loop;
 }
 
 }  // namespace cistern::io

@@ -339,7 +339,8 @@ class Loop {
   Histogram step_ns_;
 };
 
-// The clock is borrowed. kInvalid for options; kIoError when the kind asked for does not work here.
+// The clock is borrowed. kInvalid for options; kIoError when the kind asked for does not work here; kBusy
+// where the system has no thread for it.
 Result<std::unique_ptr<Loop>> MakeLoop(const Clock& clock, const LoopOptions& options = {});
 // Whether io_uring works for this process, and if not why (a container's filter, a sysctl, an old kernel).
 Status ProbeUring();

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <future>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "base/event.h"
 #include "base/format.h"
+#include "base/start_threads.h"
 #include "mesh/block_server.h"
 #include "mesh/peer_rails.h"
 #include "net/tcp_network.h"
@@ -250,12 +250,7 @@ Status RailThread::Start(const Listen& listen, const std::optional<net::Libfabri
     opened.set_value(std::move(status));
     if (runs) inside->Run();
   };
-  try {
-    thread_ = std::thread(run);
-  } catch (const std::system_error& error) {
-    return Status(Code::kBusy, Text("a thread cannot be started: ", error.what(),
-                                    "; raise the limit of processes (ulimit -u)"));
-  }
+  if (Status started = StartingThreads([&] { thread_ = std::thread(run); }); !started.ok()) return started;
   Status status = opened.get_future().get();
   if (!status.ok()) thread_.join();
   return status;

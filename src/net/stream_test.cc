@@ -38,23 +38,22 @@ std::vector<std::byte> Bytes(std::size_t count, std::uint64_t seed) {
 // Two hosts and a connection between them.
 class NetworkTest : public ::testing::TestWithParam<const char*> {
  protected:
-  NetworkTest() {
+  void SetUp() override {
     const std::string_view kind = GetParam();
     if (kind == "simulated") {
       loop_ = std::move(*io::SimulatedLoop::Make(simulated_clock_, disk_, 1));
       simulated_.emplace(loop_->executor(), 7);
       here_ = simulated_->Host("here");
       there_ = simulated_->Host("there");
-      return;
+    } else {
+      io::LoopOptions options;
+      options.kind = kind == "epoll" ? io::LoopKind::kEpoll : io::LoopKind::kUring;
+      auto made = io::MakeLoop(clock_, options);
+      if (!made) GTEST_SKIP() << made.error().ToString();
+      loop_ = std::move(*made);
+      here_ = std::make_unique<TcpNetwork>(*loop_);
+      there_ = std::make_unique<TcpNetwork>(*loop_);
     }
-    io::LoopOptions options;
-    options.kind = kind == "epoll" ? io::LoopKind::kEpoll : io::LoopKind::kUring;
-    loop_ = std::move(*io::MakeLoop(clock_, options));
-    here_ = std::make_unique<TcpNetwork>(*loop_);
-    there_ = std::make_unique<TcpNetwork>(*loop_);
-  }
-  void SetUp() override {
-    if (std::string_view(GetParam()) == "io_uring" && !io::ProbeUring().ok()) GTEST_SKIP() << "no io_uring";
     auto listener = there_->Listen(Address());
     ASSERT_TRUE(listener.has_value()) << listener.error().ToString();
     listener_ = std::move(*listener);

@@ -12,7 +12,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -27,6 +26,7 @@
 #include "base/log.h"
 #include "base/metric_registry.h"
 #include "base/slow_calls.h"
+#include "base/start_threads.h"
 #include "base/task_group.h"
 #include "catalog/journal.h"
 #include "flash/flash_tier.h"
@@ -51,18 +51,6 @@ namespace cistern::node {
 
 // Of the options; without max_lower_blocks.
 catalog::StoreOptions StoreOptionsOf(const NodeOptions& options);
-
-// Where the system has no thread for what `start` starts, that is a start error.
-template <class Start>
-Status StartingThreads(Start start) {
-  try {
-    start();
-    return Status();
-  } catch (const std::system_error& error) {
-    return Status(Code::kBusy, Text("a thread cannot be started: ", error.what(),
-                                    "; raise the limit of processes (ulimit -u)"));
-  }
-}
 
 // Made by Start's thread as far as it blocks, then run by the core's thread, which makes and ends what
 // belongs to it. Members are in the order in which they stand on each other.

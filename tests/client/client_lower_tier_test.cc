@@ -20,6 +20,8 @@ class LowerTier : public ::testing::TestWithParam<io::LoopKind> {
  protected:
   // A chain of kBlocks of which most have left memory.
   void SetUp() override {
+    const Status uring = io::ProbeUring();
+    if (GetParam() == io::LoopKind::kUring && !uring.ok()) GTEST_SKIP() << uring.ToString();
     Make(kResident);
     chain = PutChain(kBlocks, kBytes);
   }

@@ -88,6 +88,12 @@ void ExpectOrderlyEndsWithout(uid_t user, const std::vector<std::string>& furthe
 
 TEST(Daemon, WhereTheSystemHasNoThreadForItItEndsInOrder) { ExpectOrderlyEndsWithout(54323, {}); }
 
+// As where io_uring is forbidden, which containers do by default.
+TEST(Daemon, WhereTheSystemHasNoThreadForRailsWithoutIoUringItEndsInOrder) {
+  ExpectOrderlyEndsWithout(54325, {"--loop", "epoll", "--member", "a", "--cell", "http://127.54.3.25:1",
+                                   "--cell-address", "127.54.3.25:7420", "--cell-rail-threads", "4"});
+}
+
 // Nobody answers for etcd.
 TEST(Daemon, WhereTheSystemHasNoThreadForRailsItEndsInOrder) {
   ExpectOrderlyEndsWithout(54324, {"--member", "a", "--cell", "http://127.54.3.24:1", "--cell-address",
