@@ -67,7 +67,7 @@ class Deploy(unittest.TestCase):
         if shutil.which("man") is None:
             self.skipTest("there is no man here")
         for page in sorted(self.written().glob("*.[18]")):
-            said = run("man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", page)
+            said = run("env", "LC_ALL=C.UTF-8", "man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", page)
             self.assertEqual((said.returncode, said.stderr), (0, ""), page.name)
 
     def test_bash_completes_commands_and_their_options(self) -> None:

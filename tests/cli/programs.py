@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import html.parser
 import json
+import os
 import pathlib
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 BIN = pathlib.Path(sys.argv.pop(1)).resolve()
+os.umask(0o022)  # other users read what tests give them
 TIMEOUT_S = 300
 SAYS_S = 100  # until a node has said what it was to say
 KEYS = [f"{i:032x}" for i in range(1, 9)]

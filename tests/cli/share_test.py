@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import IO, Any
 
 BIN = pathlib.Path(sys.argv.pop(1)).resolve()
+os.umask(0o022)  # other users read what tests give them
 TIMEOUT_S = 300
 KEYS = [f"{i:032x}" for i in range(1, 4)]
 

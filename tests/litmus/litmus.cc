@@ -292,7 +292,7 @@ int ReaderMain(const Shared& shared, const Options& options) {
   return 0;
 }
 
-// Beside each other, or the order of stores is not seen. Where there is one processor this does nothing.
+// Beside each other, or the order of stores is not seen.
 void RunOn(int which) {
   cpu_set_t allowed, one;
   if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return;
@@ -387,6 +387,12 @@ int main(int argc, char** argv) {
       ::fprintf(stderr, "litmus [--seconds N] [--copy NAME] [--without-second-fence] [--without-recheck]\n");
       return argument == "--help" ? 0 : 2;
     }
+  }
+  cpu_set_t allowed;
+  if (!options.second_fence && ::sched_getaffinity(0, sizeof(allowed), &allowed) == 0 &&
+      CPU_COUNT(&allowed) < 2) {
+    ::printf("litmus: one processor, on which no store overtakes another\n");
+    return 0;
   }
   return cistern::Main(options);
 }
