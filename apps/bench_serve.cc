@@ -217,7 +217,7 @@ Result<std::string> ApiKey(const std::string& file) {
   } else {
     std::ifstream in(file);
     if (!std::getline(in, key)) {
-      return Error(Code::kIoError, Text("--api-key-file: ", Shown(file), " cannot be read, or is empty"));
+      return Error(Code::kIoError, Text("--api-key-file: ", ShownPath(file), " cannot be read, or is empty"));
     }
   }
   while (key.ends_with('\r') || key.ends_with(' ') || key.ends_with('\n')) key.pop_back();
@@ -236,7 +236,7 @@ std::string Now() {
 // Found out before the measurement, not after it.
 Status TryToWrite(const std::string& path) {
   std::FILE* file = std::fopen(path.c_str(), "ae");
-  if (!file) return Status(Code::kIoError, Text("--html: ", Shown(path), ": ", ErrnoText(errno)));
+  if (!file) return Status(Code::kIoError, Text("--html: ", ShownPath(path), ": ", ErrnoText(errno)));
   std::fclose(file);
   return Status();
 }
@@ -245,7 +245,7 @@ Status WritePage(const std::string& path, const std::string& html) {
   std::FILE* file = std::fopen(path.c_str(), "we");
   const bool written = file && std::fwrite(html.data(), 1, html.size(), file) == html.size();
   if ((file && std::fclose(file) != 0) || !written) {
-    return Status(Code::kIoError, Text("--html: ", Shown(path), ": ", ErrnoText(errno)));
+    return Status(Code::kIoError, Text("--html: ", ShownPath(path), ": ", ErrnoText(errno)));
   }
   return Status();
 }

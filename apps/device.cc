@@ -63,10 +63,11 @@ Status Check(const std::string& action, const std::string& path) {
   for (const std::string_view one : kActions) known = known || one == action;
   if (!known) return Status(Code::kInvalid, UnknownName("action", action, kActions));
   if (action == "list" ? path.empty() : !path.empty()) return Status();
-  return Status(Code::kInvalid, action == "list" ? Text("list takes no path, and ", Shown(path), " is one")
-                                                 : Text(action,
-                                                        ": which device? Give its path, as `cistern "
-                                                        "device list` shows it"));
+  return Status(Code::kInvalid, action == "list"
+                                    ? Text("list takes no path, and ", ShownPath(path), " is one")
+                                    : Text(action,
+                                           ": which device? Give its path, as `cistern "
+                                           "device list` shows it"));
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ void Share(CommandLine& line, std::string_view flag, std::string_view help, doub
 // no end.
 Result<std::string> ReadFile(std::string_view flag, const std::string& path) {
   const auto unreadable = [&](int error) {
-    return Error(Code::kIoError, Text(flag, ": ", Shown(path), ": ", std::strerror(error)));
+    return Error(Code::kIoError, Text(flag, ": ", ShownPath(path), ": ", std::strerror(error)));
   };
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid()) return unreadable(errno);
@@ -68,7 +68,7 @@ Result<std::string> ReadFile(std::string_view flag, const std::string& path) {
     if (got == 0) return text;
     if (got > 0) text.append(bytes, static_cast<std::size_t>(got));
   }
-  return Error(Code::kInvalid, Text(flag, ": ", Shown(path), " has more than ", kMostFileBytes,
+  return Error(Code::kInvalid, Text(flag, ": ", ShownPath(path), " has more than ", kMostFileBytes,
                                     " bytes, the most that is read"));
 }
 
@@ -78,7 +78,7 @@ Status WriteFile(std::string_view flag, const std::string& path, const std::stri
   file << text;
   file.close();
   if (file) return Status();
-  return Status(Code::kIoError, Text(flag, ": ", Shown(path), ": ", std::strerror(errno ? errno : EIO)));
+  return Status(Code::kIoError, Text(flag, ": ", ShownPath(path), ": ", std::strerror(errno ? errno : EIO)));
 }
 
 }  // namespace cistern

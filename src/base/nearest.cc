@@ -69,4 +69,6 @@ std::string Shown(std::string_view text, std::size_t most) {
   return shown;
 }
 
+std::string ShownPath(std::string_view path) { return Shown(path, path.size()); }
+
 }  // namespace cistern

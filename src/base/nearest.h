@@ -27,5 +27,7 @@ std::string UnknownName(std::string_view what, std::string_view name,
 // What a stranger wrote, as an error message may repeat it: unprintable bytes as '?', cut after so many
 // bytes.
 std::string Shown(std::string_view text, std::size_t most = 60);
+// The same of a path, which is told from another by its end: whole.
+std::string ShownPath(std::string_view path);
 
 }  // namespace cistern

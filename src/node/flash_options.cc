@@ -54,13 +54,15 @@ Status AddFlashVolume(std::string_view name, std::string_view text, std::vector<
       volume.size_bytes = *size;
     }
     if (size && *size == 0) {
-      return Status(Code::kInvalid, Text(name, ": ", Shown(text), " has a size of zero; say how much, as in ",
-                                         Shown(volume.path), ":100GiB"));
+      return Status(Code::kInvalid,
+                    Text(name, ": ", ShownPath(text), " has a size of zero; say how much, as in ",
+                         ShownPath(volume.path), ":100GiB"));
     }
   }
   if (volume.path.empty()) {
-    return Status(Code::kInvalid, Text(name, ": \"", Shown(text), "\" names no directory or block device; ",
-                                       "write PATH:SIZE, as in /mnt/nvme:100GiB"));
+    return Status(Code::kInvalid,
+                  Text(name, ": \"", ShownPath(text), "\" names no directory or block device; ",
+                       "write PATH:SIZE, as in /mnt/nvme:100GiB"));
   }
   volumes.push_back(std::move(volume));
   return Status();

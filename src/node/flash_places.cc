@@ -32,19 +32,19 @@ Result<Identity> Look(std::string_view field, const std::string& path) {
   if (::stat(path.c_str(), &info) != 0) {
     const int error = errno;
     return Error(error == ENOENT || error == ENOTDIR ? Code::kInvalid : Code::kIoError,
-                 Text(field, ": ", Shown(path), ": ", ErrnoText(error), "; make it, or name another"));
+                 Text(field, ": ", ShownPath(path), ": ", ErrnoText(error), "; make it, or name another"));
   }
   if (S_ISDIR(info.st_mode)) return Identity{What::kDirectory, info.st_dev, info.st_ino};
   if (S_ISBLK(info.st_mode)) return Identity{What::kBlockDevice, info.st_rdev, 0};
-  return Error(Code::kInvalid, Text(field, ": ", Shown(path), " is neither a directory nor a block device; ",
-                                    "name one of these"));
+  return Error(Code::kInvalid, Text(field, ": ", ShownPath(path),
+                                    " is neither a directory nor a block device; ", "name one of these"));
 }
 
 Status CheckWritable(std::string_view field, const std::string& path) {
   if (::access(path.c_str(), R_OK | W_OK) == 0) return Status();
   const int error = errno;
   return Status(Code::kIoError,
-                Text(field, ": ", Shown(path), ": ", ErrnoText(error),
+                Text(field, ": ", ShownPath(path), ": ", ErrnoText(error),
                      error == EROFS ? "; mount it for writing, or name another"
                                     : "; give this user the right to write there, or name another"));
 }
@@ -195,7 +195,7 @@ Result<std::size_t> FindDevice(const NodeOptions& options, const FlashPlaces& pl
   }
   const std::string known = Joined(options.flash, ", ", &FlashVolume::path);
   return Error(Code::kMiss,
-               Text("this node has no flash ", Shown(path), known.empty() ? "" : "; it has ", known));
+               Text("this node has no flash ", ShownPath(path), known.empty() ? "" : "; it has ", known));
 }
 
 Status CheckFlashQuotas(const NodeOptions& options, const FlashPlaces& places) {

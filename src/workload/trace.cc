@@ -143,7 +143,7 @@ Result<TraceReader> TraceReader::Open(std::string path) {
   if (!file) {
     const int error = errno;
     return Error(Code::kIoError,
-                 Text("trace ", Shown(path), ": ", std::strerror(error),
+                 Text("trace ", ShownPath(path), ": ", std::strerror(error),
                       ": give a file of JSON lines, or generated:sessions=200 for a made one"));
   }
   return TraceReader(file, std::move(path));
@@ -203,7 +203,7 @@ std::unexpected<Status> TraceReader::Fail(Code code, std::string_view why) {
   buffer_.clear();
   taken_ = 0;
   read_all_ = true;
-  return Error(code, Text(Shown(name_), ":", line_, ": ", why));
+  return Error(code, Text(ShownPath(name_), ":", line_, ": ", why));
 }
 
 }  // namespace cistern::workload
