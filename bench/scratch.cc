@@ -34,6 +34,7 @@ Result<int> InScratch(BenchOptions& options, const std::function<int()>& run) {
   sigemptyset(&awaited);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&awaited, signal);
   sigprocmask(SIG_BLOCK, &awaited, &before);
+  signal(SIGCHLD, SIG_DFL);  // where it is ignored it does not come
   const Status made = [&] {
     const Result<ScratchDirectory> memory = ScratchDirectory::Make(options.memory_dir, "bench");
     if (!memory) return memory.error();
