@@ -146,6 +146,7 @@ class TraceSender::Body final {
     headers = curl_slist_append(headers, "Expect:");
     curl_easy_setopt(easy, CURLOPT_URL, endpoint_.c_str());
     curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+    curl_easy_setopt(easy, CURLOPT_PROXY, "");  // whatever the environment says
     curl_easy_setopt(easy, CURLOPT_POSTFIELDS, text.data());
     curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(text.size()));
     curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers);
