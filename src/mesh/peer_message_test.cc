@@ -170,26 +170,6 @@ TEST(PeerMessageTest, OfferOfNothingOrWithoutAgesIsRefused) {
   EXPECT_FALSE(DecodeOfferReply(reply).has_value());
 }
 
-TEST(PeerMessageTest, RandomBytesAreReadWithoutHarm) {
-  Random random(9);
-  for (int i = 0; i < 20'000; ++i) {
-    std::vector<std::byte> bytes = Encode(SomeHead());
-    for (std::uint64_t flips = 1 + random.Below(4); flips > 0; --flips)
-      bytes[random.Below(bytes.size())] = static_cast<std::byte>(random.Next());
-    (void)DecodeBlockHead(bytes);
-    (void)DecodeMatchReply(bytes);
-    (void)DecodeMatchRequest(bytes);
-    (void)DecodeSampleNotice(bytes);
-    (void)DecodeSnapshotPage(bytes);
-    (void)DecodeBlockRequest(bytes);
-    (void)DecodeRoomNotice(bytes);
-    (void)DecodeOfferReply(bytes);
-    bytes = Encode(SomeOffer());
-    bytes[random.Below(bytes.size())] = static_cast<std::byte>(random.Next());
-    (void)DecodeOffer(bytes);
-  }
-}
-
 Instant At(std::int64_t us) { return Instant().PlusUs(us); }
 
 TEST(BreakerTest, ThreeFailuresOrOneDeadlineAndThenAProbe) {
