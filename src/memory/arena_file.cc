@@ -79,7 +79,7 @@ Status CheckRoom(const std::string& directory, std::uint64_t needed) {
                 Text("memory_dir ", directory, ": ", needed, " bytes are needed for arena and index, ", whose,
                      " ", available,
                      " available (arenas of an earlier node that clients still map count as used); "
-                     "ask for less memory or free some"));
+                     "ask for less memory, free some, or make it larger (in Docker with --shm-size)"));
 }
 
 struct OpenedFile {

@@ -14,6 +14,20 @@ import model as models  # noqa: E402
 from harness import Node  # noqa: E402
 from scheduler_side import Clock, OneConnection  # noqa: E402
 
+# Files with scenarios that take minutes; `-m "not minutes"` leaves them out.
+MINUTES = {f"test_{name}.py" for name in (
+    "adapters", "failures", "flash", "host", "hybrid", "identity", "parallel", "parameters", "races", "server")}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "minutes: engines that start anew, or several beside each other")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.name in MINUTES:
+            item.add_marker(pytest.mark.minutes)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
