@@ -42,6 +42,25 @@ class DevTest(unittest.TestCase):
             self.assertEqual(ran.returncode, 2, arguments)
             self.assertNotEqual(ran.stderr, "", arguments)
 
+    def test_an_upgrade_of_releases_without_cells_is_wrong_usage(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            root = Path(folder)
+            shutil.copy(ROOT / "dev", root)
+            git = ["git", "-C", root, "-c", "user.name=n", "-c", "user.email=e", "-c", "commit.gpgsign=false"]
+            subprocess.run([*git, "init", "-q"], check=True)
+            subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "without"], check=True)
+            ran = dev("upgrade", "HEAD", root=root)
+        self.assertEqual(ran.returncode, 2)
+        self.assertIn("no cell would be crossed", ran.stderr)
+
+    def test_an_upgrade_crosses_a_cell(self) -> None:
+        releases = re.search(r"^earlier_releases=\((.*)\)$", (ROOT / "dev").read_text(), re.MULTILINE)[1].split()
+        git = ["git", "-C", ROOT, "cat-file", "-e"]
+        if any(subprocess.run([*git, one], capture_output=True, check=False).returncode for one in releases):
+            self.skipTest("not all commits are here")
+        self.assertIn(0, [subprocess.run([*git, f"{one}:src/store/term.h"], capture_output=True, check=False).returncode
+                          for one in releases])
+
     def test_a_failed_stage_is_named(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             root = Path(folder)

@@ -232,7 +232,7 @@ def first(model: Path, rounds: int, dtype: str) -> list[dict[str, Any]]:
 def peer(model: Path, rounds: int, dtype: str) -> list[dict[str, Any]]:
     asked = long_prompts(2 * rounds)
     more = {"processes": True, "dtype": dtype, "kv_bytes": 400_000_000, "max_model_len": 8448}
-    with Etcd() as etcd, CellNode(etcd, "one", "2GiB") as one, CellNode(etcd, "two", "2GiB") as two:
+    with Etcd() as etcd, CellNode(etcd, "one", memory="2GiB") as one, CellNode(etcd, "two", memory="2GiB") as two:
         with Engine(model, transfer_config(one), **more) as engine:
             measured(engine, asked[:rounds], known=False)
             one.wait_blocks(rounds * (KNOWN_TOKENS // 128))

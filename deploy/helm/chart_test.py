@@ -73,8 +73,28 @@ class TheChart(Manifests):
         self.assertEqual(found["PodMonitor"]["spec"]["podMetricsEndpoints"][0]["interval"], "5s")
 
     def test_where_pods_have_ipv6_alone_it_listens_there(self) -> None:
-        found = self.check(rendered({"address": "[::]"}))
+        found = self.check(rendered({"address": "[::]", "cell": {"etcd": ["http://a:2379"]}}))
         self.assertIn('http = "[::]:9180"', found["ConfigMap"]["data"]["cistern.toml"])
+        [node] = found["DaemonSet"]["spec"]["template"]["spec"]["containers"]
+        self.assertIn("[$(ADDRESS)]:7420", node["args"])
+
+    def test_nodes_of_a_cell_have_names_addresses_and_the_key_of_their_own(self) -> None:
+        found = self.check(rendered({
+            "cell": {"etcd": ["http://a:2379", "http://b:2379"], "port": 7000, "secret": "s", "keys": ["next", "key"]},
+            "settings": {"cell_name": "blue"},
+        }))
+        settings = found["ConfigMap"]["data"]["cistern.toml"].splitlines()
+        self.assertIn('cell = ["http://a:2379","http://b:2379"]', settings)
+        self.assertIn('cell_key = ["/cell/next", "/cell/key"]', settings)
+        pod = found["DaemonSet"]["spec"]["template"]["spec"]
+        [node] = pod["containers"]
+        self.assertEqual(node["args"][2:], ["--member", "$(HOST)", "--cell-address", "$(ADDRESS):7000"])
+        self.assertEqual([(one["name"], one["containerPort"]) for one in node["ports"][1:]],
+                         [("cell", 7000), ("blocks", 7001)])
+        [secret] = [one for one in pod["volumes"] if "secret" in one]
+        self.assertEqual(secret["secret"], {"secretName": "s"})
+        # The node has what was copied of it.
+        self.assertNotIn(secret["name"], [one["name"] for one in node["volumeMounts"]])
 
     def test_another_setting_rolls_the_nodes(self) -> None:
         sums = {self.manifests(rendered(values))["DaemonSet"]["spec"]["template"]

@@ -90,7 +90,8 @@ class Chaos {
 
   bool Good() const {
     return counts_.wrong == 0 && counts_.revived == 0 && counts_.drops > 0 && counts_.strict_drops > 0 &&
-           counts_.strict_hits > 0 && counts_.peer_hits > 0;
+           counts_.strict_hits > 0 && counts_.peer_hits > 0 &&
+           (options_.other.empty() || (mixed_peer_hits_ > 0 && mixed_drops_ > 0));
   }
   void Print() const {
     const Counts& c = counts_;
@@ -101,6 +102,7 @@ class Chaos {
                                rounds_, kinds, ",\"puts\":", c.puts.load(), ",\"reads\":", c.reads.load(),
                                ",\"hits\":", c.hits.load(), ",\"peer_hits\":", c.peer_hits.load(),
                                ",\"drops\":", c.drops.load(), ",\"strict_drops\":", c.strict_drops.load(),
+                               ",\"mixed_peer_hits\":", mixed_peer_hits_, ",\"mixed_drops\":", mixed_drops_,
                                ",\"wrong_bytes\":", c.wrong.load(), ",\"revived\":", c.revived.load(), "}")
                               .c_str());
       return;
@@ -113,22 +115,32 @@ class Chaos {
     line("puts", Text(c.puts.load(), ", ", c.refused.load(), " refused"));
     line("reads", Text(c.reads.load(), " of matched blocks: ", c.hits.load(), " hits, ", c.peer_hits.load(),
                        " of them from another node; ", c.misses.load(), " misses"));
-    line("drops",
-         Text(c.drops.load() + c.strict_drops.load(), " acknowledged, ", c.strict_drops.load(),
-              " of them strict, ", c.unacknowledged.load(), " not, ", c.unavailable.load(), " without etcd"));
+    line("drops", Text(acknowledged(), " acknowledged, ", c.strict_drops.load(), " of them strict, ",
+                       c.unacknowledged.load(), " not, ", c.unavailable.load(), " without etcd"));
+    if (!options_.other.empty()) {
+      line("nodes of both releases", Text(mixed_peer_hits_, " hits from another node, ", mixed_drops_,
+                                          " drops acknowledged, no node away"));
+    }
     line("revived", Text(c.revived.load()));
     line("wrong bytes", Text(c.wrong.load()));
   }
 
  private:
+  std::uint64_t acknowledged() const { return counts_.drops + counts_.strict_drops; }
+
   Status Round() {
     // Until something was done since the last round, however slow the host is.
     const std::uint64_t busy = counts_.reads + 300 + random_.Below(1500);
+    const std::uint64_t peer_hits = counts_.peer_hits, drops = acknowledged();
     SystemClock clock;
     const Instant until = clock.Now().PlusUs(kWatchdogUs);
     while (counts_.reads < busy) {
       if (clock.Now() > until) return Status(Code::kTooLate, "the load stands still");
       poll(nullptr, 0, 2);
+    }
+    if (cell_.IsMixed()) {
+      mixed_peer_hits_ += counts_.peer_hits - peer_hits;
+      mixed_drops_ += acknowledged() - drops;
     }
     const Fault fault = Choose();
     ++faults_[static_cast<std::size_t>(fault)];
@@ -210,6 +222,8 @@ class Chaos {
   std::atomic<bool> stops_{false};
   std::vector<std::thread> threads_;
   std::uint64_t rounds_ = 0;
+  // While nodes of both releases were there and had joined.
+  std::uint64_t mixed_peer_hits_ = 0, mixed_drops_ = 0;
   std::array<std::uint64_t, kKinds.size()> faults_{};
 };
 

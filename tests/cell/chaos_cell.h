@@ -4,10 +4,12 @@
 // loopback, where no link can be cut.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "chaos_client.h"
@@ -35,6 +37,11 @@ class ChaosCell final {
   // Until each node has joined and reaches the others: for as long as the watchdog.
   Status AwaitAll();
   std::deque<ChaosNode>& nodes() { return nodes_; }
+  // Whether nodes of both releases are in it.
+  bool IsMixed() const {
+    const auto others = std::ranges::count_if(nodes_, [](const ChaosNode& node) { return node.is_other; });
+    return others > 0 && std::cmp_less(others, nodes_.size());
+  }
   // Whether links can be cut; why not.
   const Status& apart() const { return apart_; }
 

@@ -151,14 +151,14 @@ class Etcd:
 class CellNode(Node):
     """cisternd in a cell, under a key, with two ports of its own."""
 
-    def __init__(self, etcd: Etcd, member: str, memory: str = "512MiB") -> None:
+    def __init__(self, etcd: Etcd, member: str, *more: str, memory: str = "512MiB") -> None:
         key = etcd.folder / "key"
         if not key.exists():
             key.touch(0o600)
             key.write_text("7a" * 32)
         super().__init__(
             memory, "--cell", etcd.endpoint, "--member", member, "--cell-address", f"127.0.0.1:{free_port(2)}",
-            "--cell-key", str(key),
+            "--cell-key", str(key), *more,
         )
 
 

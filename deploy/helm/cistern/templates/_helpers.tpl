@@ -26,6 +26,12 @@ flash = [
 {{- range $at, $one := .Values.flash }}{{ if $at }}, {{ end }}{{ printf "/flash/%d:%s" $at $one.size | toRawJson }}{{ end -}}
 ]
 {{- end }}
+{{- if .Values.cell.etcd }}
+cell = {{ .Values.cell.etcd | toRawJson }}
+cell_key = [
+{{- range $at, $one := .Values.cell.keys }}{{ if $at }}, {{ end }}{{ printf "/cell/%s" $one | toRawJson }}{{ end -}}
+]
+{{- end }}
 {{- range $name, $value := .Values.settings }}
 {{ $name }} = {{ $value | toRawJson }}
 {{- end }}
