@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/event.h"
 #include "base/format.h"
 #include "flash/append.h"
 #include "flash/media.h"
@@ -28,10 +27,10 @@ Task<Result<std::unique_ptr<FlashTier>>> FlashTier::Open(Parts parts, FlashOptio
   Status status = options.Validate();
   if (!status.ok()) co_return std::unexpected(std::move(status));
   std::unique_ptr<FlashTier> tier(new FlashTier(std::move(parts), std::move(options), std::move(journal)));
-  CancelToken opened(tier->executor());
+  Event opened;
   Task<void> ticks = tier->TickUntil(opened);
   status = co_await tier->opener_->Open();
-  opened.Cancel(Status(Code::kGone, "flash is open"));
+  opened.Set();
   co_await ticks;
   if (status.ok()) co_return tier;
   co_await tier->Close();
@@ -39,10 +38,10 @@ Task<Result<std::unique_ptr<FlashTier>>> FlashTier::Open(Parts parts, FlashOptio
 }
 
 // As its owner does later.
-Task<void> FlashTier::TickUntil(CancelToken& opened) {
+Task<void> FlashTier::TickUntil(Event& opened) {
   for (;;) {
-    const Status slept = co_await SleepUntil(media_->Now().PlusUs(kTickUs), opened);
-    if (!slept.ok()) co_return;
+    (void)co_await opened.Wait(media_->Now().PlusUs(kTickUs));
+    if (opened.is_set()) co_return;
     Tick();
   }
 }

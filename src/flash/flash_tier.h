@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "base/cancel.h"
+#include "base/event.h"
 #include "base/task.h"
 #include "cistern/status.h"
 #include "flash/figures.h"
@@ -115,7 +115,7 @@ class FlashTier final : public tier::Tier {
  private:
   FlashTier(Parts parts, FlashOptions options, tier::JournalView journal);
   void DeviceOut(DeviceRegions& device);
-  Task<void> TickUntil(CancelToken& opened);
+  Task<void> TickUntil(Event& opened);
 
   const Parts parts_;
   tier::TierOwner* owner_ = nullptr;

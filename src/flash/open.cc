@@ -55,7 +55,7 @@ Task<Status> DeviceOpener::Lock(io::File& file, const std::string& path) {
                                          "that was killed has not ended in ",
                                          kLockWaitUs / 1000, " ms: ", status.message()));
     }
-    (void)co_await SleepUntil(media_.Now().PlusUs(kLockTryUs));
+    co_await SleepUntil(media_.Now().PlusUs(kLockTryUs));
   }
 }
 

@@ -288,7 +288,7 @@ struct TierOn {
     }
   }
   // As long as from one Tick of the owner to the next: regions close meanwhile.
-  Task<void> Moment() { (void)co_await SleepUntil(loop.clock().Now().PlusUs(100)); }
+  Task<void> Moment() { co_await SleepUntil(loop.clock().Now().PlusUs(100)); }
   // A region closes beside the appends that follow it.
   void GiveUpOne() {
     ReclaimUntil(true, [this, before = owner.reclaimed] { return owner.reclaimed > before; });

@@ -390,7 +390,7 @@ class StartOfADeviceThatHangs : public testing::TestWithParam<bool> {};
 
 Task<void> TickUntil(TierOn& node, const bool& done) {
   while (!done) {
-    (void)co_await SleepUntil(node.loop.clock().Now().PlusUs(100'000));
+    co_await SleepUntil(node.loop.clock().Now().PlusUs(100'000));
     node.tier->Tick();
   }
 }

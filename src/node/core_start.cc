@@ -119,7 +119,6 @@ Status Node::Core::AwaitStart() {
 Task<Status> Node::Core::SetUp(Executor& executor) {
   Parts& parts = *parts_;
   parts.tasks = std::make_unique<TaskGroup>(executor);
-  stop_ticking_.emplace(executor);
   parts.slots = std::make_unique<memory::Slots>(words_, ground_.file->arena(), ground_.file->plan());
   memory::ThreadMoversOptions movers;
   movers.threads = options_.movers;

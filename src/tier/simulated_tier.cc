@@ -127,7 +127,7 @@ void SimulatedTier::CountError() {
 Task<void> SimulatedTier::Delay() {
   const auto us = random_.Between(static_cast<std::uint64_t>(options_.least_us),
                                   static_cast<std::uint64_t>(options_.most_us));
-  (void)co_await SleepUntil(executor_.Now().PlusUs(static_cast<std::int64_t>(us)));
+  co_await SleepUntil(executor_.Now().PlusUs(static_cast<std::int64_t>(us)));
 }
 
 // ---- recovery ----
