@@ -20,7 +20,6 @@
 #include "admin/http_server.h"
 #include "admin/trace_sender.h"
 #include "arena/words.h"
-#include "base/boot_clock.h"
 #include "base/clock.h"
 #include "base/event.h"
 #include "base/format.h"
