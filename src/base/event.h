@@ -43,7 +43,6 @@ class Event {
   void Set();
   void Reset() { set_ = false; }
   void Pulse();
-  bool has_waiters() const { return !waiters_.empty(); }
 
   class Waiting;
   class WaitingUntil;
