@@ -7,6 +7,7 @@
 #include "base/codec.h"
 #include "base/format.h"
 #include "base/limits.h"
+#include "base/random.h"
 #include "record/crc_field.h"
 
 namespace cistern::catalog {
@@ -123,13 +124,10 @@ struct Effort {
 Journal::Journal(io::Loop& loop, std::string directory, std::uint64_t new_id)
     : loop_(loop), directory_(std::move(directory)), id_(new_id) {}
 
-// SplitMix64's finalizer, a bijection: no two sequence numbers of one journal give the same.
+// No two sequence numbers of one journal give the same.
 std::uint64_t Journal::IncarnationOf(std::uint64_t sequence) const {
-  std::uint64_t x = id_ + sequence;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  x ^= x >> 31;
-  return x != 0 ? x : 1;  // 0 is no incarnation
+  const std::uint64_t incarnation = MixBits(id_ + sequence);
+  return incarnation != 0 ? incarnation : 1;  // 0 is none
 }
 
 void Journal::Append(std::vector<std::byte>& batch, Kind kind, std::span<const std::byte> payload) {
