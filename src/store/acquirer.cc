@@ -8,7 +8,6 @@
 
 #include "base/call_stations.h"
 #include "base/format.h"
-#include "catalog/standing.h"
 #include "policy/placement.h"
 #include "store/namespaces.h"
 
@@ -61,8 +60,7 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
                                  ? ahead[i % catalog::Catalog::kFoundAhead]
                                  : context_.catalog.Find(tree, blocks[i].key);
     if (block == catalog::kNoId && context_.forest.collecting()) {
-      co_await catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, tree,
-                                      catalog::KeyHashOf(tree, blocks[i].key));
+      co_await context_.catalog.LearnStanding(tree, catalog::KeyHashOf(tree, blocks[i].key));
       block = context_.catalog.Find(tree, blocks[i].key);
     }
     const catalog::RecordId record = block == catalog::kNoId
@@ -208,8 +206,7 @@ Task<Status> Acquirer::ReportBad(std::uint32_t slot, std::span<const catalog::Bl
     bool unsure = false;
     catalog::BlockId block = context_.catalog.Find(tree, name.key, &unsure);
     if (unsure) {
-      co_await catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, tree,
-                                      catalog::KeyHashOf(tree, name.key));
+      co_await context_.catalog.LearnStanding(tree, catalog::KeyHashOf(tree, name.key));
       block = context_.catalog.Find(tree, name.key);
     }
     const catalog::RecordId record =

@@ -11,8 +11,6 @@
 
 #include "base/call_stations.h"
 #include "base/format.h"
-#include "catalog/standing.h"
-#include "store/shared_uses.h"
 
 namespace cistern::store {
 
@@ -76,8 +74,7 @@ Task<std::optional<catalog::Tombstone>> Drops::Cut(catalog::TreeId tree, BlockKe
     if (learned) {
       co_await deletions_.NextCollected();
     } else {
-      co_await catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, tree,
-                                      catalog::KeyHashOf(tree, key));
+      co_await context_.catalog.LearnStanding(tree, catalog::KeyHashOf(tree, key));
     }
   }
   const catalog::NamespaceEntry* entry = context_.catalog.EntryOf(tree);
@@ -186,7 +183,7 @@ Task<Drops::Ended> Drops::TakeNotes(catalog::TreeId tree, std::uint64_t conversa
   Ended ended;
   std::set<catalog::KeyHash> going;
   bool stamped = false;
-  co_await ShareUses(context_.executor, context_.catalog, context_.steps);
+  co_await context_.catalog.ShareUses();
   for (;;) {
     if (context_.steps.Spent()) co_await Yield();
     context_.steps.Count(4);
