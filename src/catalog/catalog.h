@@ -77,8 +77,8 @@ class Catalog final {
   CountersOfNamespaces& counted() { return counted_; }
   GoneBlocks& gone() { return gone_; }
 
-  std::uint32_t max_records_in_memory() const { return max_records_; }
-  std::uint32_t max_records() const { return max_record_ids_; }  // in any tier
+  std::uint32_t max_records_in_memory() const { return max_records_in_memory_; }
+  std::uint32_t max_records() const { return max_records_; }  // in any tier
 
   // Seconds that never go back, over restarts too, and go on whatever the wall clock does (R10).
   std::uint64_t NowS();
@@ -177,8 +177,8 @@ class Catalog final {
   const arena::ArenaSpace& arena_;
   StepBudget& steps_;
   const StoreOptions& options_;
+  const std::uint32_t max_records_in_memory_;
   const std::uint32_t max_records_;
-  const std::uint32_t max_record_ids_;
   NamespaceTable namespaces_;
   std::vector<TreeId> trees_;                          // by namespace slot
   std::unordered_map<std::uint64_t, TreeId> tree_of_;  // by incarnation, current ones only

@@ -21,7 +21,7 @@ namespace {
 constexpr std::uint8_t kEntryVersion = 3;
 constexpr std::uint8_t kTrustedBit = 1, kStrictBit = 2;
 
-// NamespaceTable of hash functions that nobody can make collide, as the value of a field `hash` begins (R5).
+// Names of hash functions that nobody can make collide, as the value of a field `hash` begins (R5).
 constexpr std::array<std::string_view, 5> kSafeHashes = {"sha256", "sha512", "sha3", "blake2", "blake3"};
 
 bool Printable(std::string_view text) {
