@@ -138,7 +138,6 @@ struct NewRecord {
   std::uint64_t born = 0;
   std::uint32_t expiry = 0;
   std::uint64_t conversation = 0;
-  std::uint32_t flags = 0;
 };
 
 // The stamp of a record in memory names the place and, as epoch, the generation: a record that lies elsewhere
@@ -165,7 +164,6 @@ inline DirectoryEntry DirectoryOf(Place place, std::uint64_t generation, std::ui
   entry.key_bytes = record.seal.key.length;
   entry.parent_bytes = record.seal.parent.length;
   entry.group = record.seal.group;
-  entry.flags = record.flags;
   entry.incarnation = record.seal.incarnation;
   entry.body_bytes = static_cast<std::uint32_t>(body_bytes);
   entry.expiry = record.expiry;
