@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <expected>
 #include <span>
-#include <string_view>
 
 #include "tier/entry.h"
 #include "tier/journal_view.h"
@@ -34,7 +33,6 @@ enum class FlashFault : std::uint8_t {
   kShape,    // counts and lengths that cannot be
   kCrc,      // changed or torn
 };
-std::string_view FaultText(FlashFault fault);
 
 struct Superblock {
   std::uint64_t device_id = 0;

@@ -240,7 +240,8 @@ TEST_F(RecoveryTest, ChunksOfAllSizesComeBack) {
     EXPECT_EQ(restart.blocks.size(), placed.size());
     for (const RecoveredBlock& block : restart.blocks) {
       EXPECT_EQ(block.body_bytes, placed.at(block.place));
-      EXPECT_TRUE(restart.slots.SameSize(block.place, record::RecordBytes(block.body_bytes, 4096)));
+      EXPECT_EQ(restart.slots.SlotBytes(block.place),
+                SlotSize::For(record::RecordBytes(block.body_bytes, 4096), 4096).bytes);
     }
     EXPECT_EQ(restart.slots.counts().chunks, 4u);
   }

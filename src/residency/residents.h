@@ -247,12 +247,6 @@ class SlotUse final {
   }
   SlotUse(SlotUse&& other) noexcept
       : residents_(std::exchange(other.residents_, nullptr)), place_(other.place_) {}
-  SlotUse& operator=(SlotUse&& other) noexcept {
-    SlotUse old(std::move(*this));
-    residents_ = std::exchange(other.residents_, nullptr);
-    place_ = other.place_;
-    return *this;
-  }
   ~SlotUse() { End(); }
   void End() {
     Residents* const residents = std::exchange(residents_, nullptr);
