@@ -22,7 +22,7 @@ constexpr std::uint64_t kAppendsARegion = 4;
 constexpr std::int64_t kTickUs = 100'000;
 }  // namespace
 
-Task<Result<std::unique_ptr<FlashTier>>> FlashTier::Open(Parts parts, FlashOptions options,
+Task<Result<std::unique_ptr<FlashTier>>> FlashTier::Open(FlashParts parts, FlashOptions options,
                                                          tier::JournalView journal) {
   Status status = options.Validate();
   if (!status.ok()) co_return std::unexpected(std::move(status));
@@ -46,9 +46,8 @@ Task<void> FlashTier::TickUntil(Event& opened) {
   }
 }
 
-FlashTier::FlashTier(Parts parts, FlashOptions options, tier::JournalView journal)
-    : parts_(std::move(parts)),
-      media_(std::make_unique<Media>(parts_, std::move(options),
+FlashTier::FlashTier(FlashParts parts, FlashOptions options, tier::JournalView journal)
+    : media_(std::make_unique<Media>(std::move(parts), std::move(options),
                                      [this](DeviceRegions& device) { DeviceOut(device); })),
       tables_(std::make_unique<Tables>(*media_)),
       opener_(std::make_unique<DeviceOpener>(*media_, std::move(journal))),
@@ -58,11 +57,13 @@ FlashTier::FlashTier(Parts parts, FlashOptions options, tier::JournalView journa
 
 FlashTier::~FlashTier() = default;
 
+Executor& FlashTier::executor() const { return media_->executor(); }
+
 void FlashTier::DeviceOut(DeviceRegions& device) {
-  parts_.log.Log(LogLevel::kError, "flash device ", device.path(),
-                 ": is out of service: ", device.device().why(),
-                 "; what was on it is lost, the rest goes on; `cistern device bring-back ", device.path(),
-                 "` takes it in again, formatted anew");
+  media_->log().Log(LogLevel::kError, "flash device ", device.path(),
+                    ": is out of service: ", device.device().why(),
+                    "; what was on it is lost, the rest goes on; `cistern device bring-back ", device.path(),
+                    "` takes it in again, formatted anew");
   appender_->DeviceOut(device);
   reclaim_->DeviceOut();
   device.readers_left().Pulse();
@@ -151,7 +152,8 @@ void FlashTier::Tick() {
   const auto devices = media_->devices();
   for (std::size_t i = 0; i < devices.size(); ++i) {
     devices[i]->device().Tick(now);
-    if (devices[i]->ended() && devices[i]->device().CloseFile() && parts_.let_go) parts_.let_go(i);
+    if (devices[i]->ended() && devices[i]->device().CloseFile() && media_->parts().let_go)
+      media_->parts().let_go(i);
   }
 }
 
@@ -180,13 +182,13 @@ Task<Status> FlashTier::BringBack(std::string path) { return opener_->BringBack(
 
 // ---- figures ----
 
-std::vector<FlashTier::DeviceState> FlashTier::devices() const {
-  std::vector<DeviceState> states;
+std::vector<FlashDeviceState> FlashTier::devices() const {
+  std::vector<FlashDeviceState> states;
   for (const auto& device : media_->devices()) states.push_back(device->Figures());
   return states;
 }
 
-const FlashTier::Counters& FlashTier::counters() const { return media_->counters(); }
+const FlashCounters& FlashTier::counters() const { return media_->counters(); }
 std::uint64_t FlashTier::reservable_bytes() const { return reclaim_->ReservableBytes(); }
 std::uint64_t FlashTier::capacity_bytes() const { return media_->capacity_bytes(); }
 std::uint64_t FlashTier::live_bytes() const { return media_->live_bytes(); }

@@ -227,7 +227,7 @@ struct TierOn {
   }
   Status Open(std::vector<std::uint64_t> known = {}, std::uint64_t journal = 5,
               tier::JournalMark mark = {1, 40}) {
-    auto opened = loop.BlockOn(FlashTier::Open(FlashTier::Parts{loop, *log, [this] { return random.Next(); }},
+    auto opened = loop.BlockOn(FlashTier::Open(FlashParts{loop, *log, [this] { return random.Next(); }},
                                                options, {journal, std::move(known), mark}));
     if (!opened) return opened.error();
     tier = std::move(*opened);
