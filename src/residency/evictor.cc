@@ -165,8 +165,6 @@ std::optional<std::uint32_t> Evictor::AddEntry(const arena::Fingerprint& fingerp
   return std::nullopt;
 }
 
-// The copy in memory is damaged: it is removed, and if it was the last copy the block is lost with its
-// descendants.
 void Evictor::LoseBad(catalog::RecordId record) {
   const catalog::Record& r = context_.forest.record(record);
   context_.counters.cut_bad.Add();

@@ -262,7 +262,6 @@ Task<Result<std::uint64_t>> Residents::CheckGrant(OwnerToken owner, std::span<Re
   }
 }
 
-// Rewrites the entry of a sound record that readers reached by a damaged one.
 void Residents::RepairEntry(catalog::RecordId record) {
   const catalog::Record& r = context_.forest.record(record);
   const catalog::Block& b = context_.forest.block(r.block);

@@ -73,7 +73,6 @@ Task<Status> StoreRecovery::Recover() {
   co_return Status();
 }
 
-// Dropped blocks, and homes of orphans: these may descend from any dropped block.
 Task<void> StoreRecovery::FindDropped(RecoveryState& state) {
   for (const catalog::Tombstone& tombstone : state.journal.tombstones) {
     context_.steps.Count();
