@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "arena/match.h"
 #include "base/assert.h"
 #include "base/codec.h"
 #include "base/format.h"
@@ -209,10 +210,7 @@ void Settle(NamespaceEntry& entry) {
     for (std::uint32_t bytes : group.part_bytes) group.body_bytes += bytes;
     // Tokens round up: a window that ends inside a block needs the block.
     group.window_blocks =
-        group.reach == Reach::kFull
-            ? 0
-            : static_cast<std::uint32_t>((std::uint64_t{group.window_tokens} + entry.block_tokens - 1) /
-                                         entry.block_tokens);
+        group.reach == Reach::kFull ? 0 : arena::WindowBlocks(group.window_tokens, entry.block_tokens);
   }
 }
 
