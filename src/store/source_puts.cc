@@ -287,11 +287,6 @@ Task<void> SourcePuts::AwaitSure(SourcePut& put) {
     puts_.End(put.put_, Code::kTooLate);
 }
 
-Task<void> SourcePuts::Settle() {
-  if (publisher_.cascade_waits()) co_await publisher_.Cascade();
-  if (context_.conversations.sharing()) co_await context_.catalog.ShareUses();
-}
-
 Task<Status> SourcePuts::Finish(SourcePut put, SourceFacts facts, Admission& admission) {
   std::optional<Status> ended = FinishAtOnce(put, facts, admission);
   while (!ended) {

@@ -104,8 +104,7 @@ Task<std::vector<PartOutcome>> Writer::Write(catalog::Caller caller, std::uint32
     }
     co_await Finish(call, job);
   }
-  if (publisher_.cascade_waits()) co_await publisher_.Cascade();
-  if (context_.conversations.sharing()) co_await context_.catalog.ShareUses();
+  if (publisher_.settles()) co_await publisher_.Settle();
   std::vector<PartOutcome> outcomes;
   outcomes.reserve(jobs.size());
   for (PartJob& job : jobs) {
@@ -155,8 +154,7 @@ Task<Result<std::uint32_t>> Writer::EndHeld(catalog::Caller caller, std::uint32_
       puts_.Leave(put);
     }
   }
-  if (publisher_.cascade_waits()) co_await publisher_.Cascade();
-  if (context_.conversations.sharing()) co_await context_.catalog.ShareUses();
+  if (publisher_.settles()) co_await publisher_.Settle();
   if (!mine && foreign) {
     co_return Error(Code::kDenied,
                     "put: is another owner's; only sessions of its owner publish or abandon it");
