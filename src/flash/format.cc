@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "flash/format.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/assert.h"
@@ -244,6 +245,10 @@ std::expected<PageHeader, FlashFault> DecodePageHead(std::span<const std::byte> 
   const FlashFault fault = Check(page, kPageMagic, PageUsedBytes(head.entries));
   if (fault != FlashFault::kNone) return std::unexpected(fault);
   return head;
+}
+
+bool AllZero(std::span<const std::byte> bytes) {
+  return std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; });
 }
 
 }  // namespace cistern::flash

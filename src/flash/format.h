@@ -108,6 +108,9 @@ constexpr std::uint32_t PageUsedBytes(std::uint32_t entries) { return kEntryByte
 void EncodePageHead(const PageHeader& head, std::span<std::byte> page);
 std::expected<PageHeader, FlashFault> DecodePageHead(std::span<const std::byte> page);
 
+// Whether nothing was ever written there.
+bool AllZero(std::span<const std::byte> bytes);
+
 constexpr std::uint64_t RoundUp(std::uint64_t bytes, std::uint64_t to) { return (bytes + to - 1) / to * to; }
 
 }  // namespace cistern::flash

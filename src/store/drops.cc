@@ -140,7 +140,6 @@ Task<std::uint64_t> Drops::Begin(std::uint32_t slot, std::span<const BlockKey> k
 
 Task<Result<std::uint64_t>> Drops::EndConversation(std::uint32_t slot, std::uint64_t conversation,
                                                    CallStations* stations) {
-  constexpr std::size_t kTopsAtOnce = 256;
   const catalog::TreeId tree = context_.catalog.TreeOf(slot);
   // An end under way has taken the notes of what it has not dropped yet: what it leaves is this one's, and
   // this one is not acknowledged before it is.
