@@ -85,21 +85,16 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
       continue;
     }
     const catalog::RecordHandle handle = context_.catalog.HandleOf(record);
-    residency::RecordReference reference;
-    if (!context_.forest.record(record).is(catalog::Record::kVerified)) {
-      if (context_.clock.Now() >= deadline) {
-        view.code = Code::kTooLate;
-        continue;
-      }
-      reference = residency::RecordReference(residents_, handle);
-      bool sound = false;
-      {
-        const AtStation at(stations, Station::kCheck);
-        sound = co_await verifier_.Verify(handle);
-      }
+    const bool verified = context_.forest.record(record).is(catalog::Record::kVerified);
+    if (!verified && context_.clock.Now() >= deadline) {
+      view.code = Code::kTooLate;
+      continue;
+    }
+    residency::RecordReference reference(residents_, handle);
+    if (!verified) {
+      const AtStation at(stations, Station::kCheck);
+      const bool sound = co_await verifier_.Verify(handle);
       if (!sound || !context_.catalog.Lives(handle) || !context_.forest.record(record).in_memory()) continue;
-    } else {
-      reference = residency::RecordReference(residents_, handle);
     }
     const catalog::Record& r = context_.forest.record(record);
     references.push_back(std::move(reference));
