@@ -34,7 +34,6 @@ struct Found {
   std::uint32_t body_bytes = 0;
   std::uint32_t expiry = 0;          // Unix seconds, 0 never
   std::uint32_t generation_low = 0;  // 24 bits
-  std::uint8_t flags = 0;
   friend bool operator==(const Found&, const Found&) = default;
 };
 
@@ -107,7 +106,6 @@ std::optional<Found> FindEntry(W& words, const IndexView& index, const Fingerpri
       found.body_bytes = static_cast<std::uint32_t>(place_and_bytes);
       found.expiry = static_cast<std::uint32_t>(rest >> 32);
       found.generation_low = static_cast<std::uint32_t>(rest >> 8) & kGenerationLowMask;
-      found.flags = static_cast<std::uint8_t>(rest);
       return found;
     }
   }
@@ -164,11 +162,6 @@ class IndexWriter final {
     return std::nullopt;
   }
 
-  // Another expiry or other flags for an entry that stays where it is.
-  void Update(std::uint64_t number, const Found& found) {
-    words_.StoreRelease(&index_.entry(number)->rest, Rest(found));
-  }
-
   // Rewrites all of an entry that stays where it is, where damage may have changed it. False, and no write,
   // where the entry is not the fingerprint's any more.
   bool Repair(std::uint64_t number, const Fingerprint& fingerprint, const Found& found) {
@@ -210,8 +203,7 @@ class IndexWriter final {
     words_.StoreRelease(&entry->fingerprint[0], fingerprint.words[0]);
   }
   static std::uint64_t Rest(const Found& found) {
-    return std::uint64_t{found.expiry} << 32 | std::uint64_t{found.generation_low & kGenerationLowMask} << 8 |
-           found.flags;
+    return std::uint64_t{found.expiry} << 32 | std::uint64_t{found.generation_low & kGenerationLowMask} << 8;
   }
 
   W& words_;

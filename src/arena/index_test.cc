@@ -46,8 +46,7 @@ TEST(IndexTest, R3InsertedIsFoundAndClearedIsNot) {
       Entry entry{Random(random), {}, 0};
       entry.found = {static_cast<Place>(random()), static_cast<std::uint32_t>(random()),
                      static_cast<std::uint32_t>(random()),
-                     static_cast<std::uint32_t>(random()) & kGenerationLowMask,
-                     static_cast<std::uint8_t>(random())};
+                     static_cast<std::uint32_t>(random()) & kGenerationLowMask};
       std::optional<std::uint64_t> number = test.writer.Insert(entry.fingerprint, entry.found);
       ASSERT_TRUE(number) << "never full at half load";
       entry.number = *number;
@@ -56,7 +55,7 @@ TEST(IndexTest, R3InsertedIsFoundAndClearedIsNot) {
       std::size_t at = random() % entries.size();
       if (random() % 4 == 0) {
         entries[at].found.expiry++;
-        test.writer.Update(entries[at].number, entries[at].found);
+        EXPECT_TRUE(test.writer.Repair(entries[at].number, entries[at].fingerprint, entries[at].found));
       } else {
         test.writer.Clear(entries[at].number);
         EXPECT_FALSE(FindEntry(test.words, test.index, entries[at].fingerprint));

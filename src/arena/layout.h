@@ -53,7 +53,7 @@ struct DirectoryEntry {
   std::uint8_t key_bytes;
   std::uint8_t parent_bytes;  // 0: the chain's first block
   std::uint16_t group;
-  std::uint32_t flags;
+  std::uint32_t reserved;     // 0
   std::uint64_t incarnation;  // of the namespace
   std::uint32_t body_bytes;
   std::uint32_t expiry;  // Unix seconds, 0 never
@@ -89,7 +89,7 @@ static_assert(sizeof(ChunkHeader) == 4096 + kUnitsPerHeader * (8 + 128));
 struct IndexEntry {
   std::uint64_t fingerprint[2];   // of (incarnation, group, key); word 0 never 0
   std::uint64_t place_and_bytes;  // place << 32 | body bytes
-  std::uint64_t rest;             // expiry << 32 | generation low 24 bits << 8 | flags
+  std::uint64_t rest;             // expiry << 32 | generation low 24 bits << 8
 };
 static_assert(sizeof(IndexEntry) == 32);
 

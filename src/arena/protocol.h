@@ -138,7 +138,6 @@ struct NewRecord {
   std::uint64_t born = 0;
   std::uint32_t expiry = 0;
   std::uint64_t conversation = 0;
-  std::uint32_t flags = 0;
 };
 
 // The stamp of a record in memory names the place and, as epoch, the generation: a record that lies elsewhere
@@ -165,7 +164,6 @@ inline DirectoryEntry DirectoryOf(Place place, std::uint64_t generation, std::ui
   entry.key_bytes = record.seal.key.length;
   entry.parent_bytes = record.seal.parent.length;
   entry.group = record.seal.group;
-  entry.flags = record.flags;
   entry.incarnation = record.seal.incarnation;
   entry.body_bytes = static_cast<std::uint32_t>(body_bytes);
   entry.expiry = record.expiry;
@@ -176,12 +174,6 @@ inline DirectoryEntry DirectoryOf(Place place, std::uint64_t generation, std::ui
   entry.parts = static_cast<std::uint32_t>(record.seal.part_bytes.size());
   entry.crc = DirectoryCrc(entry, place);
   return entry;
-}
-
-inline std::uint64_t BodyBytesOf(const record::Seal& seal) {
-  std::uint64_t bytes = 0;
-  for (const std::uint32_t part : seal.part_bytes) bytes += part;
-  return bytes;
 }
 
 // Seal and stamp behind the body; only the trailer's own bytes, not the rest of its alignment unit.
@@ -203,7 +195,7 @@ template <class W>
 void Publish(W& words, const ArenaSpace& arena, Place place, std::uint64_t generation,
              const NewRecord& record) {
   CISTERN_ASSERT(words.LoadRelaxed(arena.generation(place)) == generation - 1);
-  const std::uint64_t body_bytes = BodyBytesOf(record.seal);
+  const std::uint64_t body_bytes = record::BodyBytesOf(record.seal);
   StoreTrailer(words, arena, place, generation, body_bytes, record);
   DirectoryEntry entry = DirectoryOf(place, generation, body_bytes, record);
   StoreWords(words, reinterpret_cast<std::byte*>(arena.directory(place)),
@@ -219,7 +211,7 @@ void PublishPassing(W& words, const ArenaSpace& arena, Place place, std::uint64_
                     const NewRecord& record) {
   CISTERN_ASSERT(words.LoadRelaxed(arena.generation(place)) == generation - 1);
   words.Store(&arena.directory(place)->generation, 0);  // a node may have been killed as it published here
-  StoreTrailer(words, arena, place, generation, BodyBytesOf(record.seal), record);
+  StoreTrailer(words, arena, place, generation, record::BodyBytesOf(record.seal), record);
   words.StoreRelease(arena.generation(place), generation);
 }
 

@@ -91,7 +91,7 @@ class TestArena {
     record.expiry = expiry;
     Publish(words_, arena, place(slot), generation, record);
     Found found{place(slot), part_bytes[0], expiry,
-                static_cast<std::uint32_t>(generation) & kGenerationLowMask, 0};
+                static_cast<std::uint32_t>(generation) & kGenerationLowMask};
     return Enter(key, group, found);
   }
 

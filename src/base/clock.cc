@@ -5,11 +5,16 @@
 
 namespace cistern {
 
-Instant SystemClock::Now() const {
+namespace {
+Instant NowOf(clockid_t clock) {
   timespec t;
-  ::clock_gettime(CLOCK_MONOTONIC, &t);
+  ::clock_gettime(clock, &t);
   return {t.tv_sec * std::int64_t{1'000'000'000} + t.tv_nsec};
 }
+}  // namespace
+
+Instant SystemClock::Now() const { return NowOf(CLOCK_MONOTONIC); }
+Instant BootClock::Now() const { return NowOf(CLOCK_BOOTTIME); }
 
 WallTime SystemClock::Wall() const {
   timespec t;

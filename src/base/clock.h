@@ -53,6 +53,14 @@ class SystemClock final : public Clock {
   WallTime Wall() const override;
 };
 
+// The host's boot clock: the same in all of its processes, and it goes on while the host sleeps. For what
+// another host counts on: a lease there ends whether this host sleeps or not.
+class BootClock final : public Clock {
+ public:
+  Instant Now() const override;
+  WallTime Wall() const override { return SystemClock().Wall(); }
+};
+
 // Stands still until told. Starts at instant 1 ms, so that zero is always in the past.
 class SimulatedClock final : public Clock {
  public:

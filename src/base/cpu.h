@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the processor can do, asked once where code for several instruction sets is chosen from, and the one
-// instruction that C++ has no word for.
+// What the processor can do, asked once where code for several instruction sets is chosen from.
 #pragma once
-
-#include <atomic>
 
 namespace cistern {
 
@@ -28,15 +25,5 @@ struct CpuFeatures {
 };
 // Includes whether the operating system saves the registers.
 CpuFeatures ProbeCpu();
-
-// Orders this thread's earlier stores, streaming ones included, before its later ones. A C++ fence does not
-// promise that for streaming stores.
-inline void StoreFence() {
-#if defined(__x86_64__)
-  asm volatile("sfence" ::: "memory");
-#else
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-#endif
-}
 
 }  // namespace cistern

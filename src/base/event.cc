@@ -3,12 +3,8 @@
 
 namespace cistern {
 
-bool Waiter::Start(PromiseBase& promise, Instant deadline, CancelToken* token) {
+bool Waiter::Start(PromiseBase& promise, Instant deadline) {
   promise_ = &promise;
-  if (token != nullptr && token->cancelled()) {
-    status_ = token->status();
-    return false;
-  }
   if (!deadline.IsNever()) {
     if (deadline <= promise.executor().Now()) {
       status_ = Status(Code::kTooLate, "the deadline passed before the wait began");
@@ -16,7 +12,6 @@ bool Waiter::Start(PromiseBase& promise, Instant deadline, CancelToken* token) {
     }
     TimerNode::Arm(promise.executor(), deadline);
   }
-  if (token != nullptr) token->Tell(*this);
   return true;
 }
 
@@ -24,7 +19,6 @@ void Waiter::Wake(Status status) {
   status_ = std::move(status);
   Disarm();
   EventHook::Unlink();
-  CancelHook::Unlink();
   promise_->Wake();
 }
 

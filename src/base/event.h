@@ -5,29 +5,30 @@
 #include <concepts>
 #include <coroutine>
 
-#include "base/cancel.h"
+#include "base/executor.h"
 #include "base/task.h"
+#include "cistern/status.h"
 
 namespace cistern {
 
 class EventHook : public ListNode<EventHook> {};
 
-// One wait of one task: for an event, until a deadline, under a token; whatever comes first. It lives in
-// the waiting frame, and dropping the frame ends the wait.
-class Waiter : public EventHook, private TimerNode, private CancelHook {
+// One wait of one task: for an event or until a deadline, whatever comes first. It lives in the waiting
+// frame, and dropping the frame ends the wait. It is no I/O: who holds a buffer that a device may still write
+// to waits until the device let go (R6).
+class Waiter : public EventHook, private TimerNode {
  public:
   void Wake(Status status);
 
  protected:
   Waiter() = default;
   ~Waiter() override = default;
-  // False when the deadline or the token is already over: status() says which, the task goes on.
-  bool Start(PromiseBase& promise, Instant deadline, CancelToken* token);
+  // False when the deadline is already over: the task goes on.
+  bool Start(PromiseBase& promise, Instant deadline);
   Status TakeStatus() { return std::move(status_); }
 
  private:
   void Fire() override;
-  void OnCancel(const Status& why) override { Wake(why); }
   PromiseBase* promise_ = nullptr;
   Status status_;
 };
@@ -42,16 +43,13 @@ class Event {
   void Set();
   void Reset() { set_ = false; }
   void Pulse();
-  bool has_waiters() const { return !waiters_.empty(); }
 
   class Waiting;
   class WaitingUntil;
   // co_await event.Wait(): nothing.
   Waiting Wait();
-  // co_await event.Wait(deadline or token): ok, or kTooLate, or what the token was cancelled with. A set
-  // event wins over a passed deadline.
+  // co_await event.Wait(deadline): ok, or kTooLate. A set event wins over a passed deadline.
   WaitingUntil Wait(Instant deadline);
-  WaitingUntil Wait(CancelToken& token);
 
  private:
   List<EventHook> waiters_;
@@ -60,12 +58,11 @@ class Event {
 
 class [[nodiscard]] Event::WaitingUntil final : public Waiter {
  public:
-  WaitingUntil(Event& event, Instant deadline, CancelToken* token)
-      : event_(event), deadline_(deadline), token_(token) {}
+  WaitingUntil(Event& event, Instant deadline) : event_(event), deadline_(deadline) {}
   bool await_ready() const { return event_.set_; }
   template <std::derived_from<PromiseBase> P>
   bool await_suspend(std::coroutine_handle<P> handle) {
-    if (!Start(handle.promise(), deadline_, token_)) return false;
+    if (!Start(handle.promise(), deadline_)) return false;
     event_.waiters_.PushBack(*this);
     return true;
   }
@@ -74,7 +71,6 @@ class [[nodiscard]] Event::WaitingUntil final : public Waiter {
  private:
   Event& event_;
   Instant deadline_;
-  CancelToken* token_;
 };
 
 class [[nodiscard]] Event::Waiting final : public Waiter {
@@ -83,7 +79,7 @@ class [[nodiscard]] Event::Waiting final : public Waiter {
   bool await_ready() const { return event_.set_; }
   template <std::derived_from<PromiseBase> P>
   void await_suspend(std::coroutine_handle<P> handle) {
-    Start(handle.promise(), Instant::Never(), nullptr);
+    Start(handle.promise(), Instant::Never());
     event_.waiters_.PushBack(*this);
   }
   void await_resume() const {}
@@ -93,25 +89,21 @@ class [[nodiscard]] Event::Waiting final : public Waiter {
 };
 
 inline Event::Waiting Event::Wait() { return Waiting(*this); }
-inline Event::WaitingUntil Event::Wait(Instant deadline) { return {*this, deadline, nullptr}; }
-inline Event::WaitingUntil Event::Wait(CancelToken& token) { return {*this, Instant::Never(), &token}; }
+inline Event::WaitingUntil Event::Wait(Instant deadline) { return {*this, deadline}; }
 
-// co_await SleepUntil(instant): ok when it has come, or with a token what it was cancelled with.
+// co_await SleepUntil(instant): nothing, when it has come.
 class [[nodiscard]] SleepUntil final : public Waiter {
  public:
   explicit SleepUntil(Instant when) : when_(when) {}
-  SleepUntil(Instant when, CancelToken& token) : when_(when), token_(&token) {}
   bool await_ready() const { return false; }
   template <std::derived_from<PromiseBase> P>
   bool await_suspend(std::coroutine_handle<P> handle) {
-    return Start(handle.promise(), when_, token_);
+    return Start(handle.promise(), when_);
   }
-  // The deadline is what was waited for: only a token's status is news.
-  Status await_resume() { return token_ != nullptr && token_->cancelled() ? token_->status() : Status(); }
+  void await_resume() const {}
 
  private:
   Instant when_;
-  CancelToken* token_ = nullptr;
 };
 
 }  // namespace cistern

@@ -30,16 +30,6 @@ class SharedCounter {
   std::atomic<std::uint64_t> value_{0};
 };
 
-class Gauge {
- public:
-  void Set(std::int64_t value) { value_.store(value, std::memory_order_relaxed); }
-  void Add(std::int64_t n) { Set(value() + n); }
-  std::int64_t value() const { return value_.load(std::memory_order_relaxed); }
-
- private:
-  std::atomic<std::int64_t> value_{0};
-};
-
 // How often which values came: exact below 32, above in buckets of at most 1/32 of the value, up to 2^40
 // (18 minutes in nanoseconds), above which they count as that.
 class Histogram {

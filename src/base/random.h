@@ -13,13 +13,15 @@
 
 namespace cistern {
 
-// One step of splitmix64: turns a counter into well spread bits. Also serves as a cheap mixing function.
-constexpr std::uint64_t SplitMix(std::uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
+// splitmix64's finalizer: a bijection that spreads the bits of all but 0, which it leaves as it is.
+constexpr std::uint64_t MixBits(std::uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
   x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
   return x ^ (x >> 31);
 }
+
+// One step of splitmix64: turns a counter into well spread bits. Also serves as a cheap mixing function.
+constexpr std::uint64_t SplitMix(std::uint64_t x) { return MixBits(x + 0x9e3779b97f4a7c15); }
 
 // A hash of the text that begins with `hash`: of a seed, or of what comes before.
 constexpr std::uint64_t HashOfText(std::uint64_t hash, std::string_view text) {

@@ -43,6 +43,7 @@ class StepBudget final {
     copied_ += bytes;
     executor_.AddWork(bytes / kBytesPerTouch);
   }
+  Executor& executor() const { return executor_; }
   std::uint64_t step() const { return executor_.steps(); }
   // The most touches of a step since the last call; asserted in simulation.
   std::uint32_t TakeLongest() { return std::exchange(longest_, 0); }

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "base/cancel.h"
 #include "base/event.h"
 #include "base/limits.h"
 #include "base/task_group.h"
@@ -181,9 +180,10 @@ TEST_F(TaskTest, ADroppedTaskEndsWhereItWaitsWithAllThatItAwaits) {
   std::string out;
   {
     Task<> task = AwaitWaitForever(executor_, event, out);
-    EXPECT_TRUE(event.has_waiters());
+    EXPECT_FALSE(task.done());
   }
-  EXPECT_FALSE(event.has_waiters());
+  event.Set();  // nobody is told
+  RunAll();
   EXPECT_EQ(out, "gone gone ");
 }
 
@@ -232,7 +232,6 @@ TEST_F(TaskTest, EventWakesInOrderOfWaiting) {
 }
 
 Task<Status> WaitUntil(Executor&, Event& event, Instant deadline) { co_return co_await event.Wait(deadline); }
-Task<Status> WaitUnder(Executor&, Event& event, CancelToken& token) { co_return co_await event.Wait(token); }
 
 TEST_F(TaskTest, NoWaitOutlivesItsDeadline) {
   Event event;
@@ -262,58 +261,23 @@ TEST_F(TaskTest, WhatComesFirstDecidesAWait) {
   EXPECT_TRUE(executor_.next_timer().IsNever());
 }
 
-TEST_F(TaskTest, CancelEndsEveryWaitUnderItsToken) {
-  Event event;
-  CancelToken session(executor_);
-  CancelToken request(session, executor_.Now().PlusUs(50));
-  Task<Status> one = WaitUnder(executor_, event, session);
-  Task<Status> two = WaitUnder(executor_, event, request);
-  session.Cancel(Status(Code::kGone, "session 7 hung up"));
-  RunAll();
-  EXPECT_EQ(one.Take().message(), "session 7 hung up");
-  EXPECT_EQ(two.Take().message(), "session 7 hung up");
-  EXPECT_TRUE(request.cancelled());
-  Task<Status> three = WaitUnder(executor_, event, request);
-  EXPECT_EQ(three.Take().code(), Code::kGone);
-}
-
-TEST_F(TaskTest, ATokenFiresByItsDeadlineAndLeavesItsParent) {
-  Event event;
-  CancelToken session(executor_);
-  CancelToken request(session, executor_.Now().PlusUs(50));
-  Task<Status> one = WaitUnder(executor_, event, session);
-  Task<Status> two = WaitUnder(executor_, event, request);
-  AdvanceUs(50);
-  EXPECT_FALSE(one.done());
-  EXPECT_EQ(two.Take().code(), Code::kTooLate);
-  event.Set();
-  RunAll();
-  EXPECT_TRUE(one.Take().ok());
-}
-
-Task<Status> Sleep(Executor&, Instant when, CancelToken& token, std::string& out, char name) {
-  Status status = co_await SleepUntil(when, token);
+Task<> Sleep(Executor&, Instant when, std::string& out, char name) {
+  co_await SleepUntil(when);
   out += name;
-  co_return status;
 }
 
 TEST_F(TaskTest, SleepersWakeInOrderOfTimeThenOfSleeping) {
   std::string out;
-  CancelToken token(executor_);
   Instant now = executor_.Now();
-  Task<Status> c = Sleep(executor_, now.PlusUs(30), token, out, 'c');
-  Task<Status> a = Sleep(executor_, now.PlusUs(10), token, out, 'a');
-  Task<Status> b = Sleep(executor_, now.PlusUs(10), token, out, 'b');
-  Task<Status> d = Sleep(executor_, now.PlusUs(99), token, out, 'd');
+  Task<> c = Sleep(executor_, now.PlusUs(30), out, 'c');
+  Task<> a = Sleep(executor_, now.PlusUs(10), out, 'a');
+  Task<> b = Sleep(executor_, now.PlusUs(10), out, 'b');
+  Task<> d = Sleep(executor_, now.PlusUs(99), out, 'd');
   AdvanceUs(30);
   EXPECT_EQ(out, "abc");
-  EXPECT_TRUE(a.Take().ok());
-  token.Cancel(Status(Code::kGone, "stopping"));
-  RunAll();
-  EXPECT_EQ(out, "abcd");
-  EXPECT_EQ(d.Take().code(), Code::kGone);
-  Task<Status> past = Sleep(executor_, now, token, out, 'e');
-  EXPECT_EQ(past.Take().code(), Code::kGone);
+  Task<> past = Sleep(executor_, now, out, 'e');
+  EXPECT_TRUE(past.done());
+  EXPECT_EQ(out, "abce");
 }
 
 TEST_F(TaskTest, AGroupWaitsForItsWork) {

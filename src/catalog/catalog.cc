@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <limits>
+#include <ranges>
 
 #include "base/limits.h"
 #include "policy/evict.h"
 
 namespace cistern::catalog {
 namespace {
+
+constexpr std::uint32_t kApart = kStandingLooks / 2;
 
 // Of memory that grows into its room not more than the index has entries, which is made for the memory of the
 // start (arena/geometry.h): twice as many as that holds.
@@ -43,9 +46,9 @@ Catalog::Catalog(const Parts& parts)
       arena_(parts.arena),
       steps_(parts.steps),
       options_(parts.options),
-      max_records_(MaxRecords(parts.arena.geometry(), parts.memory_bytes)),
-      max_record_ids_(MaxRecordIds(MaxBlocks(max_records_, parts.options.max_lower_blocks))),
-      forest_(MaxBlocks(max_records_, parts.options.max_lower_blocks), parts.arena.geometry()),
+      max_records_in_memory_(MaxRecords(parts.arena.geometry(), parts.memory_bytes)),
+      max_records_(MaxRecordIds(MaxBlocks(max_records_in_memory_, parts.options.max_lower_blocks))),
+      forest_(MaxBlocks(max_records_in_memory_, parts.options.max_lower_blocks), parts.arena.geometry()),
       counted_(forest_),
       pending_(PendingBound::Of(parts.memory_bytes, parts.options.max_pending)),
       leases_(parts.options.max_leases, parts.options.max_leased_blocks),
@@ -134,6 +137,51 @@ BlockId Catalog::AddBlock(TreeId tree, KeyHash key_hash, BlockId parent) {
   const BlockId block = forest_.Add(tree, key_hash, parent);
   steps_.Count(static_cast<std::uint32_t>(forest_.moved() - moved) / kMovesATouch);
   return block;
+}
+
+Task<std::vector<KeyHash>> Catalog::WayUp(TreeId tree, KeyHash key_hash) {
+  std::vector<KeyHash> way;
+  BlockId at = forest_.FindKeyHash(tree, key_hash);
+  for (std::uint32_t above = 1; at != kNoId; ++above) {
+    std::uint32_t no_looks = 0;
+    if (forest_.Standing(at, &no_looks) != Forest::Answer::kUnknown) break;
+    if (above % kApart == 0) way.push_back(forest_.block(at).key_hash());
+    at = forest_.block(at).parent;
+    steps_.Count();
+    if (!steps_.Spent() || !forest_.block(at).has_key()) continue;
+    // The id may be another block's after the yield.
+    const KeyHash hash = forest_.block(at).key_hash();
+    co_await Yield();
+    at = EntryOf(tree) == nullptr ? kNoId : forest_.FindKeyHash(tree, hash);
+  }
+  co_return way;
+}
+
+Task<void> Catalog::LearnStanding(TreeId tree, KeyHash key_hash) {
+  constexpr int kTries = 8;
+  for (int tries = 0; EntryOf(tree) != nullptr; ++tries) {
+    bool unsure = false;
+    FindKeyHash(tree, key_hash, &unsure);
+    if (!unsure || tries == kTries) co_return;
+    const std::vector<KeyHash> way = co_await WayUp(tree, key_hash);
+    for (const KeyHash ancestor : std::views::reverse(way)) {
+      if (steps_.Spent()) co_await Yield();
+      if (EntryOf(tree) == nullptr) co_return;
+      FindKeyHash(tree, ancestor);  // which is remembered
+    }
+    if (steps_.Spent()) co_await Yield();
+  }
+}
+
+Task<void> Catalog::ShareUses() {
+  for (;;) {
+    // Each look is two touches.
+    std::uint32_t budget = kSpentTouches / 4;
+    const bool more = conversations_.ShareSome(forest_, &budget);
+    steps_.Count(2 * (kSpentTouches / 4 - budget));
+    if (!more) co_return;
+    co_await Yield();
+  }
 }
 
 bool Catalog::Readable(BlockId block, std::uint16_t group, std::uint64_t now_s) const {

@@ -16,6 +16,7 @@
 #include "arena/protocol.h"
 #include "base/clock.h"
 #include "base/step_budget.h"
+#include "base/task.h"
 #include "catalog/conversations.h"
 #include "catalog/forest.h"
 #include "catalog/forward_time.h"
@@ -65,6 +66,8 @@ class Catalog final {
   Catalog(const Catalog&) = delete;
   Catalog& operator=(const Catalog&) = delete;
 
+  Executor& executor() { return steps_.executor(); }
+
   Forest& forest() { return forest_; }
   PendingPuts& pending() { return pending_; }
   Leases& leases() { return leases_; }
@@ -74,8 +77,8 @@ class Catalog final {
   CountersOfNamespaces& counted() { return counted_; }
   GoneBlocks& gone() { return gone_; }
 
-  std::uint32_t max_records_in_memory() const { return max_records_; }
-  std::uint32_t max_records() const { return max_record_ids_; }  // in any tier
+  std::uint32_t max_records_in_memory() const { return max_records_in_memory_; }
+  std::uint32_t max_records() const { return max_records_; }  // in any tier
 
   // Seconds that never go back, over restarts too, and go on whatever the wall clock does (R10).
   std::uint64_t NowS();
@@ -99,6 +102,9 @@ class Catalog final {
   // Whose quota new records of the tree count for.
   policy::QuotaGroup GroupOf(TreeId tree) { return counted_.At(tree).group; }
 
+  // Marks all ancestors of the blocks that several conversations use as shared.
+  Task<void> ShareUses();
+
   // ---- finding ----
   // The block of a key that stands; kNoId for none. `unsure`, when not null, is set where a step cannot tell
   // because blocks are being collected: the result is then kNoId as well.
@@ -109,6 +115,10 @@ class Catalog final {
   BlockId FindKeyHash(TreeId tree, KeyHash key_hash, bool* unsure = nullptr) {
     return IfStanding(Counted([&] { return forest_.FindKeyHash(tree, key_hash); }), unsure);
   }
+  // While blocks are being collected, one step can tell of a block whether it stands if one of its next
+  // ancestors is known to (kStandingLooks). Deeper in a chain this asks from the ancestors down, in as many
+  // steps as it takes, and Find then knows; unless others are cut faster than it asks.
+  Task<void> LearnStanding(TreeId tree, KeyHash key_hash);
   // How many blocks have the key's hash, at most `most`.
   std::uint32_t CountKeyHash(KeyHash key_hash, std::uint32_t most) {
     return Counted([&] { return forest_.CountKeyHash(key_hash, most); });
@@ -146,6 +156,8 @@ class Catalog final {
 
  private:
   BlockId IfStanding(BlockId block, bool* unsure = nullptr);
+  // Every kApart-th ancestor, from the block up to one of which is known whether it stands.
+  Task<std::vector<KeyHash>> WayUp(TreeId tree, KeyHash key_hash);
   // What the forest finds. A look-up's first looks are in its one touch; whoever made keys of one hash pays
   // for more.
   template <class Call>
@@ -165,8 +177,8 @@ class Catalog final {
   const arena::ArenaSpace& arena_;
   StepBudget& steps_;
   const StoreOptions& options_;
+  const std::uint32_t max_records_in_memory_;
   const std::uint32_t max_records_;
-  const std::uint32_t max_record_ids_;
   NamespaceTable namespaces_;
   std::vector<TreeId> trees_;                          // by namespace slot
   std::unordered_map<std::uint64_t, TreeId> tree_of_;  // by incarnation, current ones only

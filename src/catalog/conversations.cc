@@ -7,6 +7,21 @@
 #include <utility>
 
 namespace cistern::catalog {
+namespace {
+
+// Takes an item out of its bucket's chain.
+void Unchain(std::uint32_t& bucket, auto& items, std::uint32_t item) {
+  const std::uint32_t next = items[item].chained;
+  if (bucket == item + 1) {
+    bucket = next + 1;
+    return;
+  }
+  std::uint32_t at = bucket - 1;
+  while (items[at].chained != item) at = items[at].chained;
+  items[at].chained = next;
+}
+
+}  // namespace
 
 Conversations::Conversations(std::uint32_t max_notes)
     : max_notes_(max_notes),
@@ -166,12 +181,8 @@ bool Conversations::AddUse(NoteId note, std::uint64_t conversation) {
   if (notes_[note].shared || HasUse(note, conversation)) return false;
   std::size_t users = 0;
   for (UseId use = notes_[note].first; use != kNoId; use = uses_[use].also) ++users;
-  if (users == kMostUsers) {
-    MakeShared(note);
-    return true;
-  }
-  // It would be left without any.
-  if (!MakeRoomForUse(note)) {
+  // Without room for this use it would be left without any.
+  if (users == kMostUsers || !MakeRoomForUse(note)) {
     MakeShared(note);
     return true;
   }
@@ -301,30 +312,16 @@ std::optional<Conversations::Talking> Conversations::TalkAt(std::uint32_t at) co
 }
 
 void Conversations::Forget(NoteId note) {
-  const Note n = notes_[note];
-  std::uint32_t* link = &note_buckets_[BucketOf(n.tree, n.key)];
-  if (*link == note + 1) {
-    *link = n.chained + 1;
-  } else {
-    NoteId at = *link - 1;
-    while (notes_[at].chained != note) at = notes_[at].chained;
-    notes_[at].chained = n.chained;
-  }
+  const Note& n = notes_[note];
+  Unchain(note_buckets_[BucketOf(n.tree, n.key)], notes_, note);
   while (notes_[note].first != kNoId) UnlinkUse(notes_[note].first);
   notes_.Remove(note);
 }
 
 void Conversations::ForgetTalk(TalkId talk) {
-  const Talk t = talks_[talk];
+  const Talk& t = talks_[talk];
   UnlinkAge(talk);
-  std::uint32_t* link = &talk_buckets_[BucketOf(t.tree, t.id)];
-  if (*link == talk + 1) {
-    *link = t.chained + 1;
-  } else {
-    TalkId at = *link - 1;
-    while (talks_[at].chained != talk) at = talks_[at].chained;
-    talks_[at].chained = t.chained;
-  }
+  Unchain(talk_buckets_[BucketOf(t.tree, t.id)], talks_, talk);
   talks_.Remove(talk);
 }
 

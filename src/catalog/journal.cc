@@ -7,6 +7,7 @@
 #include "base/codec.h"
 #include "base/format.h"
 #include "base/limits.h"
+#include "base/random.h"
 #include "record/crc_field.h"
 
 namespace cistern::catalog {
@@ -106,6 +107,11 @@ bool HasRoom(const std::vector<std::byte>& batch, std::size_t payload_bytes) {
          batch.size() + kRecordHeadBytes + payload_bytes <= kBatchHeadBytes + kJournalBatchBytes;
 }
 
+std::optional<std::uint64_t> NumberOf(std::span<const std::byte> payload) {
+  if (payload.size() != 8) return std::nullopt;
+  return LoadAt<std::uint64_t>(payload.data(), 0);
+}
+
 // What a step of the core has done of long work.
 struct Effort {
   std::size_t bytes = 0, records = 0;
@@ -123,13 +129,10 @@ struct Effort {
 Journal::Journal(io::Loop& loop, std::string directory, std::uint64_t new_id)
     : loop_(loop), directory_(std::move(directory)), id_(new_id) {}
 
-// SplitMix64's finalizer, a bijection: no two sequence numbers of one journal give the same.
+// No two sequence numbers of one journal give the same.
 std::uint64_t Journal::IncarnationOf(std::uint64_t sequence) const {
-  std::uint64_t x = id_ + sequence;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  x ^= x >> 31;
-  return x != 0 ? x : 1;  // 0 is no incarnation
+  const std::uint64_t incarnation = MixBits(id_ + sequence);
+  return incarnation != 0 ? incarnation : 1;  // 0 is none
 }
 
 void Journal::Append(std::vector<std::byte>& batch, Kind kind, std::span<const std::byte> payload) {
@@ -140,11 +143,14 @@ void Journal::Append(std::vector<std::byte>& batch, Kind kind, std::span<const s
   out.Bytes(payload);
 }
 
-void Journal::Append(Kind kind, std::span<const std::byte> payload) {
-  if (pending_.empty() || !HasRoom(pending_.back().bytes, payload.size())) {
+std::vector<std::byte>& Journal::BatchFor(std::size_t payload_bytes) {
+  if (pending_.empty() || !HasRoom(pending_.back().bytes, payload_bytes))
     pending_.emplace_back().bytes.resize(kBatchHeadBytes);
-  }
-  Append(pending_.back().bytes, kind, payload);
+  return pending_.back().bytes;
+}
+
+void Journal::Append(Kind kind, std::span<const std::byte> payload) {
+  Append(BatchFor(payload.size()), kind, payload);
 }
 
 Journal::Named Journal::NamedOf(const NamespaceEntry& entry) {
@@ -161,11 +167,7 @@ void Journal::Append(std::vector<std::byte>& batch, const Named& named) {
 }
 
 // In one batch, so that a crash keeps both or neither.
-void Journal::Append(const Named& named) {
-  if (pending_.empty() || !HasRoom(pending_.back().bytes, named.payload_bytes()))
-    pending_.emplace_back().bytes.resize(kBatchHeadBytes);
-  Append(pending_.back().bytes, named);
-}
+void Journal::Append(const Named& named) { Append(BatchFor(named.payload_bytes()), named); }
 
 std::vector<std::byte> Journal::PayloadOf(const Tombstone& tombstone) {
   std::vector<std::byte> payload;
@@ -306,12 +308,67 @@ Task<std::span<const std::byte>> Journal::BatchAt(const std::vector<Found>& copi
   co_return records;
 }
 
+void Journal::Apply(Kind kind, std::span<const std::byte> payload, Applied* applied, Contents* contents) {
+  const std::optional<std::uint64_t> number = NumberOf(payload);
+  switch (kind) {
+    case Kind::kSequences:
+      if (number) contents->sequences_below = std::max(contents->sequences_below, *number);
+      break;
+    case Kind::kNamespace:
+      if (auto entry = NamespaceTable::Decode(payload)) {
+        applied->namespaces[entry->slot] = std::move(*entry);
+      } else if (const auto slot = NamespaceTable::SlotOf(payload)) {
+        applied->namespaces.erase(*slot);
+      } else {
+        contents->damaged = true;
+      }
+      break;
+    case Kind::kLabels:
+      if (auto read = NamespaceTable::DecodeLabels(payload); read && applied->namespaces.contains(read->slot))
+        applied->namespaces[read->slot].labels = std::move(read->labels);
+      break;
+    case Kind::kTombstone:
+      if (auto tombstone = DecodeTombstone(payload)) {
+        applied->tombstones[tombstone->sequence] = *tombstone;
+      } else {
+        contents->damaged = true;
+      }
+      break;
+    case Kind::kTombstoneEnd:
+      if (!number) break;
+      applied->tombstones.erase(*number);
+      Ended(*number);
+      break;
+    case Kind::kEnded:
+      if (number) Ended(*number);
+      break;
+    case Kind::kId:
+      if (number) id_ = *number;
+      break;
+    case Kind::kTime:
+      if (number) time_s_ = std::max(time_s_, *number);
+      contents->time_s = time_s_;
+      break;
+    case Kind::kDevices:
+      contents->devices.clear();
+      for (std::size_t at = 0; at + 8 <= payload.size(); at += 8)
+        contents->devices.push_back(LoadAt<std::uint64_t>(payload.data(), at));
+      break;
+    case Kind::kCell:
+      if (const auto standing = DecodeStanding(payload)) standing_ = *standing;
+      break;
+    case Kind::kConversationEnd:
+      if (const auto end = DecodeConversationEnd(payload)) applied->ends[end->sequence] = *end;
+      if (applied->ends.size() > kMostConversationEnds) applied->ends.erase(applied->ends.begin());
+      break;
+    case Kind::kWhole: applied->whole = true; break;
+  }
+}
+
 Task<std::size_t> Journal::Apply(const std::vector<Found>& copies, std::size_t at, Contents* contents) {
-  std::map<std::uint32_t, NamespaceEntry> namespaces;
-  std::map<std::uint64_t, Tombstone> tombstones;
-  std::map<std::uint64_t, ConversationEnd> ends;
+  Applied applied;
+  applied.whole = copies.front().version == 1;
   Effort effort;
-  bool whole = copies.front().version == 1;
   for (;;) {
     std::span<const std::byte> batch = co_await BatchAt(copies, at, contents);
     if (batch.empty()) break;
@@ -325,79 +382,23 @@ Task<std::size_t> Journal::Apply(const std::vector<Found>& copies, std::size_t a
         break;
       }
       if (effort.Add(payload->size())) co_await Yield();
-      switch (static_cast<Kind>(std::to_integer<std::uint8_t>(batch[4]))) {
-        case Kind::kSequences:
-          if (payload->size() == 8) {
-            contents->sequences_below =
-                std::max(contents->sequences_below, LoadAt<std::uint64_t>(payload->data(), 0));
-          }
-          break;
-        case Kind::kNamespace:
-          if (auto entry = NamespaceTable::Decode(*payload)) {
-            namespaces[entry->slot] = std::move(*entry);
-          } else if (const auto slot = NamespaceTable::SlotOf(*payload)) {
-            namespaces.erase(*slot);
-          } else {
-            contents->damaged = true;
-          }
-          break;
-        case Kind::kLabels:
-          if (auto read = NamespaceTable::DecodeLabels(*payload); read && namespaces.contains(read->slot))
-            namespaces[read->slot].labels = std::move(read->labels);
-          break;
-        case Kind::kTombstone:
-          if (auto tombstone = DecodeTombstone(*payload)) {
-            tombstones[tombstone->sequence] = *tombstone;
-          } else {
-            contents->damaged = true;
-          }
-          break;
-        case Kind::kTombstoneEnd:
-          if (payload->size() != 8) break;
-          tombstones.erase(LoadAt<std::uint64_t>(payload->data(), 0));
-          Ended(LoadAt<std::uint64_t>(payload->data(), 0));
-          break;
-        case Kind::kEnded:
-          if (payload->size() == 8) Ended(LoadAt<std::uint64_t>(payload->data(), 0));
-          break;
-        case Kind::kId:
-          if (payload->size() == 8) id_ = LoadAt<std::uint64_t>(payload->data(), 0);
-          break;
-        case Kind::kTime:
-          if (payload->size() == 8) time_s_ = std::max(time_s_, LoadAt<std::uint64_t>(payload->data(), 0));
-          contents->time_s = time_s_;
-          break;
-        case Kind::kDevices:
-          contents->devices.clear();
-          for (std::size_t number = 0; number + 8 <= payload->size(); number += 8) {
-            contents->devices.push_back(LoadAt<std::uint64_t>(payload->data(), number));
-          }
-          break;
-        case Kind::kCell:
-          if (const auto standing = DecodeStanding(*payload)) standing_ = *standing;
-          break;
-        case Kind::kConversationEnd:
-          if (const auto end = DecodeConversationEnd(*payload)) ends[end->sequence] = *end;
-          if (ends.size() > kMostConversationEnds) ends.erase(ends.begin());
-          break;
-        case Kind::kWhole: whole = true; break;
-      }
+      Apply(static_cast<Kind>(std::to_integer<std::uint8_t>(batch[4])), *payload, &applied, contents);
       batch = batch.subspan(kRecordHeadBytes + payload->size());
     }
   }
-  contents->damaged = contents->damaged || !whole;
-  contents->namespaces.reserve(namespaces.size());
-  contents->tombstones.reserve(tombstones.size());
-  for (auto& [slot, entry] : namespaces) {
+  contents->damaged = contents->damaged || !applied.whole;
+  contents->namespaces.reserve(applied.namespaces.size());
+  contents->tombstones.reserve(applied.tombstones.size());
+  for (auto& [slot, entry] : applied.namespaces) {
     if (effort.Add(0)) co_await Yield();
     contents->namespaces.push_back(std::move(entry));
   }
-  for (const auto& [sequence, tombstone] : tombstones) {
+  for (const auto& [sequence, tombstone] : applied.tombstones) {
     if (effort.Add(sizeof(tombstone))) co_await Yield();
     contents->tombstones.push_back(tombstone);
     tombstones_[sequence] = tombstone;
   }
-  for (const auto& [sequence, end] : ends) {
+  for (const auto& [sequence, end] : applied.ends) {
     if (effort.Add(sizeof(end))) co_await Yield();
     contents->conversation_ends.push_back(end);
   }
@@ -472,7 +473,7 @@ Task<Status> Journal::Start(std::vector<NamespaceEntry> namespaces, std::uint64_
   sequences_below_ = sequences_below;
   broken_ = true;
   pending_.emplace_back().bytes.resize(kBatchHeadBytes);
-  co_return co_await Flush(std::make_shared<Asked>());
+  co_return co_await Flush();
 }
 
 Task<Status> Journal::PutNamespace(const NamespaceEntry& entry) {
@@ -486,12 +487,12 @@ Task<Status> Journal::PutNamespace(const NamespaceEntry& entry) {
 Task<Status> Journal::ReserveSequences(std::uint64_t below) {
   Append(Kind::kSequences, NumbersOf({&below, 1}));
   sequences_below_ = below;
-  co_return co_await Flush(std::make_shared<Asked>());
+  co_return co_await Flush();
 }
 
 Task<Status> Journal::AddTombstone(Tombstone tombstone) {
   NoteTombstone(tombstone);
-  co_return co_await Flush(std::make_shared<Asked>());
+  co_return co_await Flush();
 }
 
 void Journal::NoteTombstone(const Tombstone& tombstone) {
@@ -501,7 +502,7 @@ void Journal::NoteTombstone(const Tombstone& tombstone) {
 
 Task<Status> Journal::AddConversationEnd(ConversationEnd end) {
   NoteConversationEnd(end);
-  co_return co_await Flush(std::make_shared<Asked>());
+  co_return co_await Flush();
 }
 
 void Journal::NoteConversationEnd(const ConversationEnd& end) {
@@ -531,19 +532,19 @@ Task<Status> Journal::Settle(const CellStanding* standing) {
     // All of it was handed to the files, and may have failed: something to wait for.
     Append(Kind::kSequences, NumbersOf({&sequences_below_, 1}));
   }
-  co_return co_await Flush(std::make_shared<Asked>());
+  co_return co_await Flush();
 }
 
 Task<Status> Journal::PutDevices(std::vector<std::uint64_t> devices) {
   devices_ = std::move(devices);
   Append(Kind::kDevices, NumbersOf(devices_));
-  co_return co_await Flush(std::make_shared<Asked>());
+  co_return co_await Flush();
 }
 
 Task<Status> Journal::PutTime(std::uint64_t time_s) {
   time_s_ = std::max(time_s_, time_s);
   Append(Kind::kTime, NumbersOf({&time_s_, 1}));
-  co_return co_await Flush(std::make_shared<Asked>());
+  co_return co_await Flush();
 }
 
 void Journal::EndTombstone(std::uint64_t sequence) {

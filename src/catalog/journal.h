@@ -206,6 +206,8 @@ class Journal final {
   static std::vector<std::byte> PayloadOf(const Tombstone& tombstone);
   static void Append(std::vector<std::byte>& batch, const Named& named);
   static std::vector<std::byte> PayloadOf(const ConversationEnd& end);
+  // What the next flushes write last, with room for a record of so many bytes.
+  std::vector<std::byte>& BatchFor(std::size_t payload_bytes);
   // Adds a record to what the next flushes write.
   void Append(Kind kind, std::span<const std::byte> payload);
   void Append(const Named& named);
@@ -220,6 +222,14 @@ class Journal final {
   // The records of the batch at `at`, from the first copy where it checks; empty: from none.
   Task<std::span<const std::byte>> BatchAt(const std::vector<Found>& copies, std::size_t at,
                                            Contents* contents);
+  // What the records so far leave.
+  struct Applied {
+    std::map<std::uint32_t, NamespaceEntry> namespaces;
+    std::map<std::uint64_t, Tombstone> tombstones;
+    std::map<std::uint64_t, ConversationEnd> ends;
+    bool whole = false;
+  };
+  void Apply(Kind kind, std::span<const std::byte> payload, Applied* applied, Contents* contents);
   // Applies the batches from `at` on as long as they check; returns where they end.
   Task<std::size_t> Apply(const std::vector<Found>& copies, std::size_t at, Contents* contents);
   // Whether what lies behind the last batch that checks is more than an append that a crash cut off.
@@ -238,6 +248,7 @@ class Journal final {
   bool GiveUpSpare();
   // Ends when the last record of what was appended so far is durable, or is not.
   Task<Status> Flush(AskedPtr asked);
+  Task<Status> Flush() { return Flush(std::make_shared<Asked>()); }
   // Writes a batch, or everything anew; and for whom.
   Task<Status> WriteOut(std::vector<AskedPtr>* asked);
   void GoBack(const std::vector<AskedPtr>& failed);

@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "arena/match.h"
 #include "base/assert.h"
 #include "base/codec.h"
 #include "base/format.h"
@@ -21,7 +22,7 @@ namespace {
 constexpr std::uint8_t kEntryVersion = 3;
 constexpr std::uint8_t kTrustedBit = 1, kStrictBit = 2;
 
-// NamespaceTable of hash functions that nobody can make collide, as the value of a field `hash` begins (R5).
+// Names of hash functions that nobody can make collide, as the value of a field `hash` begins (R5).
 constexpr std::array<std::string_view, 5> kSafeHashes = {"sha256", "sha512", "sha3", "blake2", "blake3"};
 
 bool Printable(std::string_view text) {
@@ -209,10 +210,7 @@ void Settle(NamespaceEntry& entry) {
     for (std::uint32_t bytes : group.part_bytes) group.body_bytes += bytes;
     // Tokens round up: a window that ends inside a block needs the block.
     group.window_blocks =
-        group.reach == Reach::kFull
-            ? 0
-            : static_cast<std::uint32_t>((std::uint64_t{group.window_tokens} + entry.block_tokens - 1) /
-                                         entry.block_tokens);
+        group.reach == Reach::kFull ? 0 : arena::WindowBlocks(group.window_tokens, entry.block_tokens);
   }
 }
 

@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/boot_clock.h"
+#include "base/clock.h"
 #include "base/format.h"
 #include "base/peer.h"
 #include "base/spin.h"

@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "arena/layout.h"
-#include "base/boot_clock.h"
 #include "base/clock.h"
 #include "base/format.h"
 #include "base/peer.h"

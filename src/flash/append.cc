@@ -38,8 +38,7 @@ Result<Appender::Layout> Appender::LayOut(std::span<const tier::AppendRequest> r
   layout.head_units = static_cast<std::uint32_t>(RoundUp(BatchHeadBytes(layout.count), unit) / unit);
   std::uint64_t total = layout.head_units;
   for (const tier::AppendRequest& record : records) {
-    std::uint64_t body = 0;
-    for (const std::uint32_t part : record.seal.part_bytes) body += part;
+    const std::uint64_t body = record::BodyBytesOf(record.seal);
     const auto trailer = static_cast<std::uint32_t>(
         RoundUp(record::TrailerBytes(static_cast<std::uint32_t>(record.seal.segment_crcs.size()),
                                      static_cast<std::uint32_t>(record.seal.part_bytes.size())),
@@ -246,8 +245,7 @@ Task<Status> Appender::Transmit(DeviceRegions& device, std::uint32_t number, std
   std::uint64_t spent = 0;
   for (std::size_t i = 0; i < records.size(); ++i) {
     const tier::AppendRequest& record = records[i];
-    std::uint64_t body = 0;
-    for (const std::uint32_t part : record.seal.part_bytes) body += part;
+    const std::uint64_t body = record::BodyBytesOf(record.seal);
     const auto trailer = buffer.bytes().subspan(at, layout.trailer[i]);
     record::Stamp stamp;
     stamp.region = number - device.first();

@@ -172,7 +172,7 @@ Status Device::Ended(Transfer& transfer, Status status) {
 }
 
 // The loop's operations are at their limit, which is no fault of the device.
-Task<void> Device::Pause() { (void)co_await SleepUntil(loop_.clock().Now().PlusUs(kPauseUs)); }
+Task<void> Device::Pause() { co_await SleepUntil(loop_.clock().Now().PlusUs(kPauseUs)); }
 
 Task<Status> Device::ReadFile(std::span<std::byte> into, std::uint64_t offset) {
   Status status = co_await file_.ReadAll(into, offset);

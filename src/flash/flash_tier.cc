@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/event.h"
 #include "base/format.h"
 #include "flash/append.h"
 #include "flash/media.h"
@@ -23,15 +22,15 @@ constexpr std::uint64_t kAppendsARegion = 4;
 constexpr std::int64_t kTickUs = 100'000;
 }  // namespace
 
-Task<Result<std::unique_ptr<FlashTier>>> FlashTier::Open(Parts parts, FlashOptions options,
+Task<Result<std::unique_ptr<FlashTier>>> FlashTier::Open(FlashParts parts, FlashOptions options,
                                                          tier::JournalView journal) {
   Status status = options.Validate();
   if (!status.ok()) co_return std::unexpected(std::move(status));
   std::unique_ptr<FlashTier> tier(new FlashTier(std::move(parts), std::move(options), std::move(journal)));
-  CancelToken opened(tier->executor());
+  Event opened;
   Task<void> ticks = tier->TickUntil(opened);
   status = co_await tier->opener_->Open();
-  opened.Cancel(Status(Code::kGone, "flash is open"));
+  opened.Set();
   co_await ticks;
   if (status.ok()) co_return tier;
   co_await tier->Close();
@@ -39,17 +38,16 @@ Task<Result<std::unique_ptr<FlashTier>>> FlashTier::Open(Parts parts, FlashOptio
 }
 
 // As its owner does later.
-Task<void> FlashTier::TickUntil(CancelToken& opened) {
+Task<void> FlashTier::TickUntil(Event& opened) {
   for (;;) {
-    const Status slept = co_await SleepUntil(media_->Now().PlusUs(kTickUs), opened);
-    if (!slept.ok()) co_return;
+    (void)co_await opened.Wait(media_->Now().PlusUs(kTickUs));
+    if (opened.is_set()) co_return;
     Tick();
   }
 }
 
-FlashTier::FlashTier(Parts parts, FlashOptions options, tier::JournalView journal)
-    : parts_(std::move(parts)),
-      media_(std::make_unique<Media>(parts_, std::move(options),
+FlashTier::FlashTier(FlashParts parts, FlashOptions options, tier::JournalView journal)
+    : media_(std::make_unique<Media>(std::move(parts), std::move(options),
                                      [this](DeviceRegions& device) { DeviceOut(device); })),
       tables_(std::make_unique<Tables>(*media_)),
       opener_(std::make_unique<DeviceOpener>(*media_, std::move(journal))),
@@ -59,11 +57,13 @@ FlashTier::FlashTier(Parts parts, FlashOptions options, tier::JournalView journa
 
 FlashTier::~FlashTier() = default;
 
+Executor& FlashTier::executor() const { return media_->executor(); }
+
 void FlashTier::DeviceOut(DeviceRegions& device) {
-  parts_.log.Log(LogLevel::kError, "flash device ", device.path(),
-                 ": is out of service: ", device.device().why(),
-                 "; what was on it is lost, the rest goes on; `cistern device bring-back ", device.path(),
-                 "` takes it in again, formatted anew");
+  media_->log().Log(LogLevel::kError, "flash device ", device.path(),
+                    ": is out of service: ", device.device().why(),
+                    "; what was on it is lost, the rest goes on; `cistern device bring-back ", device.path(),
+                    "` takes it in again, formatted anew");
   appender_->DeviceOut(device);
   reclaim_->DeviceOut();
   device.readers_left().Pulse();
@@ -152,7 +152,8 @@ void FlashTier::Tick() {
   const auto devices = media_->devices();
   for (std::size_t i = 0; i < devices.size(); ++i) {
     devices[i]->device().Tick(now);
-    if (devices[i]->ended() && devices[i]->device().CloseFile() && parts_.let_go) parts_.let_go(i);
+    if (devices[i]->ended() && devices[i]->device().CloseFile() && media_->parts().let_go)
+      media_->parts().let_go(i);
   }
 }
 
@@ -181,19 +182,16 @@ Task<Status> FlashTier::BringBack(std::string path) { return opener_->BringBack(
 
 // ---- figures ----
 
-std::vector<FlashTier::DeviceState> FlashTier::devices() const {
-  std::vector<DeviceState> states;
+std::vector<FlashDeviceState> FlashTier::devices() const {
+  std::vector<FlashDeviceState> states;
   for (const auto& device : media_->devices()) states.push_back(device->Figures());
   return states;
 }
 
-const FlashTier::Counters& FlashTier::counters() const { return media_->counters(); }
+const FlashCounters& FlashTier::counters() const { return media_->counters(); }
 std::uint64_t FlashTier::reservable_bytes() const { return reclaim_->ReservableBytes(); }
 std::uint64_t FlashTier::capacity_bytes() const { return media_->capacity_bytes(); }
 std::uint64_t FlashTier::live_bytes() const { return media_->live_bytes(); }
-std::uint64_t FlashTier::live_bytes(std::uint32_t region) const {
-  return media_->DeviceOf(region).at(region).live_bytes();
-}
 std::uint32_t FlashTier::free_regions() const { return media_->free_regions(); }
 std::uint32_t FlashTier::regions() const { return media_->regions(); }
 std::uint64_t FlashTier::region_bytes() const { return media_->geometry().region_bytes; }

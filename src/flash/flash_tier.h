@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "base/cancel.h"
+#include "base/event.h"
 #include "base/task.h"
 #include "cistern/status.h"
 #include "flash/figures.h"
@@ -39,10 +39,6 @@ class Tables;
 
 class FlashTier final : public tier::Tier {
  public:
-  using Parts = FlashParts;
-  using DeviceState = FlashDeviceState;
-  using Counters = FlashCounters;
-
   // Opens every device, takes its lock (kept by the loop until its last transfer has ended, R8), formats what
   // is empty. Only devices that the journal knows are believed (R10), any other of ours is formatted anew
   // with a note; one that was used under another journal is refused. Where one has seen a later state of the
@@ -53,14 +49,14 @@ class FlashTier final : public tier::Tier {
   // service by the limit that holds later.
   // kInvalid, kMismatch (foreign data, another journal or version), kBusy (locked, no room), kIoError, each
   // by name.
-  static Task<Result<std::unique_ptr<FlashTier>>> Open(Parts parts, FlashOptions options,
+  static Task<Result<std::unique_ptr<FlashTier>>> Open(FlashParts parts, FlashOptions options,
                                                        tier::JournalView journal);
   // Close was awaited, or the loop crashed and whoever waited for it was dropped.
   ~FlashTier() override;
   FlashTier(const FlashTier&) = delete;
   FlashTier& operator=(const FlashTier&) = delete;
 
-  Executor& executor() const { return parts_.executor(); }
+  Executor& executor() const;
 
   // ---- Tier ----
   void SetOwner(tier::TierOwner& owner) override { owner_ = &owner; }
@@ -99,11 +95,10 @@ class FlashTier final : public tier::Tier {
   Task<Status> BringBack(std::string path);
 
   // ---- figures ----
-  std::vector<DeviceState> devices() const;
-  const Counters& counters() const;
+  std::vector<FlashDeviceState> devices() const;
+  const FlashCounters& counters() const;
   std::uint64_t capacity_bytes() const;
   std::uint64_t live_bytes() const;
-  std::uint64_t live_bytes(std::uint32_t region) const;
   std::uint32_t free_regions() const;
   std::uint32_t regions() const;
   std::uint64_t region_bytes() const;
@@ -113,11 +108,10 @@ class FlashTier final : public tier::Tier {
   void SetBudget(std::uint64_t bytes_a_day);
 
  private:
-  FlashTier(Parts parts, FlashOptions options, tier::JournalView journal);
+  FlashTier(FlashParts parts, FlashOptions options, tier::JournalView journal);
   void DeviceOut(DeviceRegions& device);
-  Task<void> TickUntil(CancelToken& opened);
+  Task<void> TickUntil(Event& opened);
 
-  const Parts parts_;
   tier::TierOwner* owner_ = nullptr;
   bool recovered_ = false;
   // In the order of standing on each other.

@@ -154,7 +154,7 @@ TEST_P(FlashTierTest, ManyAppendsAndFetchesAtATimeKeepTheirBytesApart) {
 TEST_P(FlashTierTest, RegionsGoRoundAndHoldWhatTheyWereGivenLast) {
   const std::uint32_t unit = UnitFor(512);
   Start(TestOptions(1, unit, 5, 256u << 10));
-  const FlashTier::Counters& counters = node_->tier->counters();
+  const FlashCounters& counters = node_->tier->counters();
   std::map<std::uint32_t, std::vector<Kept>> by_region;
   std::vector<Kept> gone;
   node_->owner.went = [&](const Kept& kept) { gone.push_back(kept); };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "flash/format.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/assert.h"
@@ -57,18 +58,6 @@ FlashFault Check(std::span<const std::byte> bytes, std::uint32_t magic, std::siz
 }
 
 }  // namespace
-
-std::string_view FaultText(FlashFault fault) {
-  switch (fault) {
-    case FlashFault::kNone: return "sound";
-    case FlashFault::kShort: return "cut short";
-    case FlashFault::kMagic: return "something else";
-    case FlashFault::kVersion: return "another format version";
-    case FlashFault::kShape: return "impossible counts";
-    case FlashFault::kCrc: return "damaged";
-  }
-  return "unknown";
-}
 
 // A node refuses flash of another version by name; records of another one it would take for damaged.
 static_assert(kFlashVersion == 1 && record::kRecordVersion == 1, "they go up together");
@@ -256,6 +245,10 @@ std::expected<PageHeader, FlashFault> DecodePageHead(std::span<const std::byte> 
   const FlashFault fault = Check(page, kPageMagic, PageUsedBytes(head.entries));
   if (fault != FlashFault::kNone) return std::unexpected(fault);
   return head;
+}
+
+bool AllZero(std::span<const std::byte> bytes) {
+  return std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; });
 }
 
 }  // namespace cistern::flash

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <expected>
 #include <span>
-#include <string_view>
 
 #include "tier/entry.h"
 #include "tier/journal_view.h"
@@ -34,7 +33,6 @@ enum class FlashFault : std::uint8_t {
   kShape,    // counts and lengths that cannot be
   kCrc,      // changed or torn
 };
-std::string_view FaultText(FlashFault fault);
 
 struct Superblock {
   std::uint64_t device_id = 0;
@@ -109,6 +107,9 @@ constexpr std::uint32_t PageUsedBytes(std::uint32_t entries) { return kEntryByte
 // Its entries were encoded already, at PageUsedBytes(i).
 void EncodePageHead(const PageHeader& head, std::span<std::byte> page);
 std::expected<PageHeader, FlashFault> DecodePageHead(std::span<const std::byte> page);
+
+// Whether nothing was ever written there.
+bool AllZero(std::span<const std::byte> bytes);
 
 constexpr std::uint64_t RoundUp(std::uint64_t bytes, std::uint64_t to) { return (bytes + to - 1) / to * to; }
 

@@ -21,10 +21,6 @@ constexpr std::int64_t kLockTryUs = 10'000;
 // The memory's directory and the journal's have locks too.
 static_assert(kMaxFlashDevices + 2 <= io::Loop::kMaxLocks);
 
-bool AllZero(std::span<const std::byte> bytes) {
-  return std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; });
-}
-
 Status Named(const std::string& path, const Status& status) {
   return Status(status.code(), Text("flash device ", path, ": ", status.message()));
 }
@@ -55,7 +51,7 @@ Task<Status> DeviceOpener::Lock(io::File& file, const std::string& path) {
                                          "that was killed has not ended in ",
                                          kLockWaitUs / 1000, " ms: ", status.message()));
     }
-    (void)co_await SleepUntil(media_.Now().PlusUs(kLockTryUs));
+    co_await SleepUntil(media_.Now().PlusUs(kLockTryUs));
   }
 }
 

@@ -113,8 +113,8 @@ TEST(FlashOpen, WhatAnotherNodeMadeMeanwhileIsNotRemoved) {
   io::File held = std::move(*holder->Open("/flash1/flash", io::OpenMode::kDirect));
   ASSERT_TRUE(holder->Lock(held).ok());
   const auto log = Logger::ToSink(LogLevel::kInfo, [](LogLevel, std::string_view) {});
-  auto opening = FlashTier::Open(FlashTier::Parts{*later, *log, [] { return std::uint64_t{9}; }},
-                                 TestOptions(2), {5, {}, {1, 40}});
+  auto opening = FlashTier::Open(FlashParts{*later, *log, [] { return std::uint64_t{9}; }}, TestOptions(2),
+                                 {5, {}, {1, 40}});
   while (later->PollOnce()) continue;
   ASSERT_TRUE(world.Start().ok());
   const std::vector<Kept> kept = *world->Append({1}, {5'000});

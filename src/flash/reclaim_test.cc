@@ -17,7 +17,7 @@ struct Filled : World {
     loop->RunUntilIdle();
     kept.pop_back();
   }
-  const FlashTier::Counters& Counters() { return node->tier->counters(); }
+  const FlashCounters& Counters() { return node->tier->counters(); }
   void Reclaim() {
     node->tier->Reclaim(true);
     loop->RunUntilIdle();
@@ -94,7 +94,7 @@ TEST(FlashReclaim, WriteAmplificationIsOfBytesWhateverTheSizeOfWhatMoved) {
   };
   world->tier->Reclaim(true);
   world.loop->RunUntilIdle();
-  const FlashTier::Counters& counters = world->tier->counters();
+  const FlashCounters& counters = world->tier->counters();
   ASSERT_GT(counters.moved_bytes.value(), 0u);
   EXPECT_DOUBLE_EQ(counters.write_amplification(),
                    static_cast<double>(counters.device_written_bytes.value()) / static_cast<double>(fresh));

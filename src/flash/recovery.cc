@@ -17,10 +17,6 @@ constexpr std::uint32_t kTableReaders = 8;
 constexpr std::uint32_t kScanBytes = 512u << 10;
 constexpr std::uint32_t kLookedBehind = 16;  // of these bytes: what appends that come together may have
 
-bool AllZero(std::span<const std::byte> bytes) {
-  return std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; });
-}
-
 }  // namespace
 
 // Tasks that are dropped where whoever waits for them is dropped.

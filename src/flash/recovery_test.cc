@@ -132,7 +132,7 @@ void CheckFound(World& world, Life::Memory& memory, bool all_whole) {
     }
   }
   // A device that does not lie is not taken for one that does: power lost under records is no lie.
-  for (const FlashTier::DeviceState& device : world->tier->devices()) EXPECT_EQ(device.bad_records, 0u);
+  for (const FlashDeviceState& device : world->tier->devices()) EXPECT_EQ(device.bad_records, 0u);
   if (all_whole) {
     for (const auto& [sequence, kept] : memory.acknowledged) {
       EXPECT_TRUE(sequences.contains(sequence)) << "acknowledged and not found: " << sequence;

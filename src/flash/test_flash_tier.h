@@ -227,7 +227,7 @@ struct TierOn {
   }
   Status Open(std::vector<std::uint64_t> known = {}, std::uint64_t journal = 5,
               tier::JournalMark mark = {1, 40}) {
-    auto opened = loop.BlockOn(FlashTier::Open(FlashTier::Parts{loop, *log, [this] { return random.Next(); }},
+    auto opened = loop.BlockOn(FlashTier::Open(FlashParts{loop, *log, [this] { return random.Next(); }},
                                                options, {journal, std::move(known), mark}));
     if (!opened) return opened.error();
     tier = std::move(*opened);
@@ -288,7 +288,7 @@ struct TierOn {
     }
   }
   // As long as from one Tick of the owner to the next: regions close meanwhile.
-  Task<void> Moment() { (void)co_await SleepUntil(loop.clock().Now().PlusUs(100)); }
+  Task<void> Moment() { co_await SleepUntil(loop.clock().Now().PlusUs(100)); }
   // A region closes beside the appends that follow it.
   void GiveUpOne() {
     ReclaimUntil(true, [this, before = owner.reclaimed] { return owner.reclaimed > before; });

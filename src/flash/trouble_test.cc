@@ -390,14 +390,14 @@ class StartOfADeviceThatHangs : public testing::TestWithParam<bool> {};
 
 Task<void> TickUntil(TierOn& node, const bool& done) {
   while (!done) {
-    (void)co_await SleepUntil(node.loop.clock().Now().PlusUs(100'000));
+    co_await SleepUntil(node.loop.clock().Now().PlusUs(100'000));
     node.tier->Tick();
   }
 }
 
 Task<Status> StartTask(TierOn& node, std::vector<std::uint64_t> known) {
   tier::JournalView journal{5, std::move(known), {1, 40}};
-  FlashTier::Parts parts{node.loop, *node.log, [&node] { return node.random.Next(); }};
+  FlashParts parts{node.loop, *node.log, [&node] { return node.random.Next(); }};
   auto opened = co_await FlashTier::Open(std::move(parts), node.options, std::move(journal));
   if (!opened) co_return opened.error();
   node.tier = std::move(*opened);

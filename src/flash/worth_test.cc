@@ -119,7 +119,7 @@ class Load {
       const double worth = took * std::exp2(4 * random_.Unit() - 2);
       said_.Refuse(said, worth, took);
       knew_.Refuse(known.us, worth, took);
-      if (random_.Chance(0.2)) (void)co_await SleepUntil(loop_->clock().Now().PlusUs(50));
+      if (random_.Chance(0.2)) co_await SleepUntil(loop_->clock().Now().PlusUs(50));
     }
     --reading_;
   }

@@ -28,10 +28,7 @@ std::int64_t Carry(const IoRequest& request) {
   auto count = static_cast<int>(request.piece_count);
   do {
     switch (request.kind) {
-      case IoRequest::Kind::kRead:
-        result = request.pieces != nullptr ? ::preadv(request.fd, request.pieces, count, offset)
-                                           : ::pread(request.fd, request.data, request.size, offset);
-        break;
+      case IoRequest::Kind::kRead: result = ::pread(request.fd, request.data, request.size, offset); break;
       case IoRequest::Kind::kWrite:
         result = request.pieces != nullptr ? ::pwritev(request.fd, request.pieces, count, offset)
                                            : ::pwrite(request.fd, request.data, request.size, offset);

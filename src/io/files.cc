@@ -8,7 +8,6 @@
 #include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -176,15 +175,6 @@ Status TryLock(int fd, const std::string& path) {
   return Status(Code::kIoError, Text("lock ", path, ": ", ErrnoText(errno)));
 }
 
-Status WaitLock(int fd, const std::string& path) {
-  int result;
-  do {
-    result = ::flock(fd, LOCK_EX);
-  } while (result != 0 && errno == EINTR);
-  if (result == 0) return Status();
-  return Status(Code::kIoError, Text("lock ", path, ": ", ErrnoText(errno)));
-}
-
 void Unlock(int fd) { ::flock(fd, LOCK_UN); }
 
 Status MakeOwnDirectory(std::string_view field, const std::string& path) {
@@ -219,17 +209,6 @@ Status CheckOwnFile(int fd, const std::string& path) {
            ") takes its own files of mode 0600 alone: remove it, or name another directory"));
 }
 
-Result<Fd> MakeMemfd(const std::string& name, std::uint64_t size_bytes) {
-  Fd fd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd.valid()) return Error(Code::kIoError, Text("shared memory ", name, ": ", ErrnoText(errno)));
-  Status reserved = Preallocate(fd.get(), "shared memory " + name, size_bytes);
-  if (!reserved.ok()) return Error(std::move(reserved));
-  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return Error(Code::kIoError, Text("seal shared memory ", name, ": ", ErrnoText(errno)));
-  }
-  return fd;
-}
-
 Result<Fd> MakeEventFd() {
   Fd fd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!fd.valid()) return Error(Code::kIoError, Text("eventfd: ", ErrnoText(errno)));
@@ -248,15 +227,6 @@ Result<Fd> MakeSignalSet(int event_fd) {
   if (!set.valid() || ::epoll_ctl(set.get(), EPOLL_CTL_ADD, event_fd, &signals) != 0)
     return Error(Code::kIoError, Text("epoll set of an eventfd: ", ErrnoText(errno)));
   return set;
-}
-
-bool DrainEventFd(int fd) {
-  std::uint64_t count = 0;
-  ssize_t n;
-  do {
-    n = ::read(fd, &count, sizeof(count));
-  } while (n < 0 && errno == EINTR);
-  return n == sizeof(count);
 }
 
 }  // namespace cistern::io

@@ -51,8 +51,6 @@ Status ReserveRange(int fd, const std::string& path, std::uint64_t offset, std::
 Status ReleaseRange(int fd, const std::string& path, std::uint64_t offset, std::uint64_t size_bytes);
 // Takes the exclusive flock of an open file; kBusy when another open file description holds it.
 Status TryLock(int fd, const std::string& path);
-// Waits for it as long as it takes: only for a thread that may block.
-Status WaitLock(int fd, const std::string& path);
 // Gives the flock of an open file back at once, whoever else holds a reference to the open file.
 void Unlock(int fd);
 
@@ -68,9 +66,6 @@ Status MakeSharedDirectory(std::string_view field, const std::string& path);
 // An open file in it: a regular one, this user's, mode 0600.
 Status CheckOwnFile(int fd, const std::string& path);
 
-// Anonymous shared memory, whole and real, sealed against shrinking, growing and further seals, so that no
-// process that gets the descriptor can pull it away (R13).
-Result<Fd> MakeMemfd(const std::string& name, std::uint64_t size_bytes);
 // Kernel counter to wake a poller: non-blocking, starts at 0.
 Result<Fd> MakeEventFd();
 // Adds one to an eventfd. A full counter wakes just as well, so it cannot fail.
@@ -79,7 +74,5 @@ void SignalEventFd(int fd);
 // each signal once. Who gets it can neither write to the eventfd nor change how writes to it behave, so a
 // signal cannot block, whatever the other process does.
 Result<Fd> MakeSignalSet(int event_fd);
-// Sets an eventfd back to zero; whether it was above.
-bool DrainEventFd(int fd);
 
 }  // namespace cistern::io

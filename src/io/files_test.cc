@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/files.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -9,6 +8,8 @@
 
 #include <cstring>
 #include <filesystem>
+
+#include "io/test_files.h"
 
 namespace cistern::io {
 namespace {
@@ -56,14 +57,11 @@ TEST_F(FilesTest, AReadDescriptorCannotBeMappedToWrite) {
   EXPECT_NE(::mprotect(mapping.data(), 4096, PROT_READ | PROT_WRITE), 0);
 }
 
-TEST_F(FilesTest, AMemfdCannotBePulledAway) {
-  Fd fd = std::move(*MakeMemfd("ring", 8192));
-  EXPECT_NE(::ftruncate(fd.get(), 0), 0);
-  EXPECT_EQ(errno, EPERM);
-  EXPECT_NE(::ftruncate(fd.get(), 1 << 20), 0);
-  EXPECT_NE(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_WRITE), 0);
-  Mapping one = std::move(*Mapping::Map(fd.get(), "ring", 0, 8192, Access::kReadWrite));
-  Mapping two = std::move(*Mapping::Map(fd.get(), "ring", 4096, 4096, Access::kRead));
+TEST_F(FilesTest, MappingsOfAFileShareItsBytesAndOutliveItsDescriptor) {
+  Fd fd = std::move(*OpenFile(Path("a"), OpenMode::kCreateNew));
+  ASSERT_TRUE(Preallocate(fd.get(), Path("a"), 8192).ok());
+  Mapping one = std::move(*Mapping::Map(fd.get(), Path("a"), 0, 8192, Access::kReadWrite));
+  Mapping two = std::move(*Mapping::Map(fd.get(), Path("a"), 4096, 4096, Access::kRead));
   std::memcpy(one.data() + 4096, "shared", 6);
   EXPECT_EQ(std::memcmp(two.data(), "shared", 6), 0);
   fd.Close();
@@ -78,7 +76,7 @@ TEST_F(FilesTest, ALockIsHeldOnce) {
   ASSERT_TRUE(TryLock(one.get(), Path("lock")).ok());
   EXPECT_EQ(TryLock(two.get(), Path("lock")).code(), Code::kBusy);
   one.Close();
-  EXPECT_TRUE(WaitLock(two.get(), Path("lock")).ok());
+  EXPECT_TRUE(TryLock(two.get(), Path("lock")).ok());
 }
 
 TEST_F(FilesTest, AnEventFdCounts) {

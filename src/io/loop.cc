@@ -45,11 +45,10 @@ struct Gathered {
   std::uint32_t size = 0;
 };
 
-template <class Byte>
-Gathered Gather(std::span<const std::span<Byte>> from, std::uint64_t skip) {
+Gathered Gather(std::span<const std::span<const std::byte>> from, std::uint64_t skip) {
   Gathered out;
   std::size_t left = kMaxTransfer;
-  for (std::span<Byte> piece : from) {
+  for (std::span<const std::byte> piece : from) {
     if (skip >= piece.size()) {
       skip -= piece.size();
       continue;
@@ -57,7 +56,7 @@ Gathered Gather(std::span<const std::span<Byte>> from, std::uint64_t skip) {
     if (left == 0 || out.pieces.size() == kMaxPieces) break;
     piece = piece.subspan(skip, std::min<std::size_t>(piece.size() - skip, left));
     skip = 0;
-    // Only a read stores through the pointer.
+    // A write does not store through the pointer.
     out.pieces.push_back({const_cast<std::byte*>(piece.data()), piece.size()});
     out.size += static_cast<std::uint32_t>(piece.size());
     left -= piece.size();
@@ -65,10 +64,9 @@ Gathered Gather(std::span<const std::span<Byte>> from, std::uint64_t skip) {
   return out;
 }
 
-template <class Byte>
-std::uint64_t SizeOfAll(std::span<const std::span<Byte>> pieces) {
+std::uint64_t SizeOfAll(std::span<const std::span<const std::byte>> pieces) {
   std::uint64_t size = 0;
-  for (std::span<Byte> piece : pieces) size += piece.size();
+  for (std::span<const std::byte> piece : pieces) size += piece.size();
   return size;
 }
 
@@ -178,51 +176,24 @@ Task<Status> File::WriteAll(std::span<const std::byte> from, std::uint64_t offse
   co_return Status();
 }
 
-Task<Result<std::uint32_t>> File::MoveV(IoRequest::Kind kind, std::span<const iovec> pieces,
-                                        std::uint32_t size, std::uint64_t offset) {
-  const std::string_view what = kind == IoRequest::Kind::kRead ? "read" : "write";
-  Status fits = CheckDirect(what, pieces, offset);
+Task<Result<std::uint32_t>> File::WritePieces(std::span<const iovec> pieces, std::uint32_t size,
+                                              std::uint64_t offset) {
+  Status fits = CheckDirect("write", pieces, offset);
   if (!fits.ok()) co_return Error(std::move(fits));
   if (size == 0) co_return 0u;
-  IoRequest request{kind, fd_, nullptr, size, offset};
+  IoRequest request{IoRequest::Kind::kWrite, fd_, nullptr, size, offset};
   request.pieces = pieces.data();
   request.piece_count = static_cast<std::uint32_t>(pieces.size());
   std::int64_t moved = co_await IoOp(*loop_, request);
-  if (moved < 0) co_return Error(Failed(what, path_, moved, size, offset));
+  if (moved < 0) co_return Error(Failed("write", path_, moved, size, offset));
   co_return static_cast<std::uint32_t>(moved);
-}
-
-Task<Result<std::uint32_t>> File::ReadV(std::span<const std::span<std::byte>> pieces, std::uint64_t offset) {
-  Gathered gathered = Gather(pieces, 0);
-  co_return co_await MoveV(IoRequest::Kind::kRead, gathered.pieces, gathered.size, offset);
-}
-
-Task<Result<std::uint32_t>> File::WriteV(std::span<const std::span<const std::byte>> pieces,
-                                         std::uint64_t offset) {
-  Gathered gathered = Gather(pieces, 0);
-  co_return co_await MoveV(IoRequest::Kind::kWrite, gathered.pieces, gathered.size, offset);
-}
-
-Task<Status> File::ReadAllV(std::span<const std::span<std::byte>> pieces, std::uint64_t offset) {
-  const std::uint64_t size = SizeOfAll(pieces);
-  for (std::uint64_t done = 0; done < size;) {
-    Gathered gathered = Gather(pieces, done);
-    Result<std::uint32_t> moved =
-        co_await MoveV(IoRequest::Kind::kRead, gathered.pieces, gathered.size, offset + done);
-    if (!moved) co_return std::move(moved.error());
-    std::uint32_t usable = Usable(*moved);
-    if (usable == 0) co_return EndsEarly(path_, offset + done, size - done);
-    done += usable;
-  }
-  co_return Status();
 }
 
 Task<Status> File::WriteAllV(std::span<const std::span<const std::byte>> pieces, std::uint64_t offset) {
   const std::uint64_t size = SizeOfAll(pieces);
   for (std::uint64_t done = 0; done < size;) {
     Gathered gathered = Gather(pieces, done);
-    Result<std::uint32_t> moved =
-        co_await MoveV(IoRequest::Kind::kWrite, gathered.pieces, gathered.size, offset + done);
+    Result<std::uint32_t> moved = co_await WritePieces(gathered.pieces, gathered.size, offset + done);
     if (!moved) co_return std::move(moved.error());
     std::uint32_t usable = Usable(*moved);
     if (usable == 0) co_return NothingWritten(path_, offset + done, size - done);

@@ -32,7 +32,7 @@ namespace cistern::io {
 
 class Loop;
 
-// Pieces that one vectored operation moves at most.
+// Pieces that one write moves at most.
 inline constexpr std::size_t kMaxPieces = 1024;
 
 // What a file operation asks for.
@@ -43,7 +43,7 @@ struct IoRequest {
   std::byte* data = nullptr;
   std::uint32_t size = 0;  // of all pieces, where there are some
   std::uint64_t offset = 0;
-  const iovec* pieces = nullptr;  // instead of data
+  const iovec* pieces = nullptr;  // instead of data, of a write
   std::uint32_t piece_count = 0;
 };
 
@@ -69,13 +69,7 @@ class File {
   // All of it: goes on after a short operation; the end of the file is kIoError.
   Task<Status> ReadAll(std::span<std::byte> into, std::uint64_t offset);
   Task<Status> WriteAll(std::span<const std::byte> from, std::uint64_t offset);
-  // The same with one operation for bytes that lie in pieces, one after the other in the file. The caller
-  // keeps the pieces too. One operation moves at most kMaxPieces and 1 GiB and is short of more; the All
-  // ones go on, in the middle of a piece too.
-  Task<Result<std::uint32_t>> ReadV(std::span<const std::span<std::byte>> pieces, std::uint64_t offset);
-  Task<Result<std::uint32_t>> WriteV(std::span<const std::span<const std::byte>> pieces,
-                                     std::uint64_t offset);
-  Task<Status> ReadAllV(std::span<const std::span<std::byte>> pieces, std::uint64_t offset);
+  // The same for bytes that lie in pieces, one after the other in the file; the caller keeps the pieces too.
   Task<Status> WriteAllV(std::span<const std::span<const std::byte>> pieces, std::uint64_t offset);
   // What was written before is durable (fdatasync). After a failure nothing is known of what was written.
   Task<Status> Sync();
@@ -88,8 +82,8 @@ class File {
   friend class Loop;
   File(Loop& loop, int fd, std::string path, const DirectLimits& direct)
       : loop_(&loop), fd_(fd), path_(std::move(path)), direct_(direct) {}
-  Task<Result<std::uint32_t>> MoveV(IoRequest::Kind kind, std::span<const iovec> pieces, std::uint32_t size,
-                                    std::uint64_t offset);
+  Task<Result<std::uint32_t>> WritePieces(std::span<const iovec> pieces, std::uint32_t size,
+                                          std::uint64_t offset);
   Status CheckDirect(std::string_view what, std::span<const iovec> pieces, std::uint64_t offset) const;
   // Bytes of a short operation of `moved` that the next one may start behind (aligned, with kDirect).
   std::uint32_t Usable(std::uint32_t moved) const;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files in memory that outlive simulated loops as a disk outlives processes, and lie as disks do: errors,
 // short transfers, delays, and at a crash whatever was not synced is kept, lost, or torn: a beginning of it
-// is kept, or some of its 512-byte sectors. NamespaceTable are as treacherous as bytes: creations, renames
-// and removals are durable only once their directory was synced. Everything random comes from the seed.
+// is kept, or some of its 512-byte sectors. Names are as treacherous as bytes: creations, renames and
+// removals are durable only once their directory was synced. Everything random comes from the seed.
 #pragma once
 
 #include <array>

@@ -61,13 +61,13 @@ void SimulatedLoop::Submit(IoOp& op) {
   auto file = files_.find(op.request().fd);
   CISTERN_ASSERT(file != files_.end());
   const SimulatedDisk::InodePtr& inode = file->second.inode;
-  PendingPuts pending{.when = clock_.Now(),
-                      .order = order_++,
-                      .op = &op,
-                      .inode = inode,
-                      .fault = disk_.AskFault(op.request(), *inode),
-                      .writes = SimulatedDisk::WritesSoFar(*inode),
-                      .unhangs = disk_.Unhangs(*inode)};
+  InFlight pending{.when = clock_.Now(),
+                   .order = order_++,
+                   .op = &op,
+                   .inode = inode,
+                   .fault = disk_.AskFault(op.request(), *inode),
+                   .writes = SimulatedDisk::WritesSoFar(*inode),
+                   .unhangs = disk_.Unhangs(*inode)};
   if (pending.fault.kind == FaultKind::kHang) {
     hung_.push_back(std::move(pending));
   } else {
@@ -75,7 +75,7 @@ void SimulatedLoop::Submit(IoOp& op) {
   }
 }
 
-void SimulatedLoop::Queue(PendingPuts pending) {
+void SimulatedLoop::Queue(InFlight pending) {
   const Instant now = clock_.Now();
   if (disk_.time_) {
     pending.when = std::max(now, disk_.time_(pending.op->request(), pending.inode->path, now));
@@ -90,9 +90,9 @@ void SimulatedLoop::Queue(PendingPuts pending) {
 }
 
 bool SimulatedLoop::TakeUnhung() {
-  std::vector<PendingPuts> hung = std::exchange(hung_, {});
+  std::vector<InFlight> hung = std::exchange(hung_, {});
   const std::size_t before = hung.size();
-  for (PendingPuts& pending : hung) {
+  for (InFlight& pending : hung) {
     if (disk_.Unhangs(*pending.inode) == pending.unhangs) {
       hung_.push_back(std::move(pending));
     } else {
@@ -106,7 +106,7 @@ bool SimulatedLoop::Harvest() {
   bool any = !hung_.empty() && TakeUnhung();
   while (!pending_.empty() && pending_.front().when <= clock_.Now()) {
     std::pop_heap(pending_.begin(), pending_.end(), std::greater());
-    PendingPuts pending = std::move(pending_.back());
+    InFlight pending = std::move(pending_.back());
     pending_.pop_back();
     Ended(*pending.op, disk_.Carry(*pending.inode, pending.op->request(), pending.fault, pending.writes));
     any = true;
@@ -140,16 +140,16 @@ void SimulatedLoop::RunUntilIdle() {
 }
 
 // In order of submission, because the heap's own order is not told to anyone.
-std::vector<SimulatedLoop::PendingPuts> SimulatedLoop::TakeInFlight() {
-  std::vector<PendingPuts> all = std::exchange(pending_, {});
+std::vector<SimulatedLoop::InFlight> SimulatedLoop::TakeInFlight() {
+  std::vector<InFlight> all = std::exchange(pending_, {});
   std::ranges::move(hung_, std::back_inserter(all));
   hung_.clear();
-  std::ranges::sort(all, {}, &PendingPuts::order);
+  std::ranges::sort(all, {}, &InFlight::order);
   return all;
 }
 
 void SimulatedLoop::Crash() {
-  for (PendingPuts& pending : TakeInFlight()) {
+  for (InFlight& pending : TakeInFlight()) {
     if (pending.op->request().kind == IoRequest::Kind::kWrite) {
       disk_.LeaveInDoubt(*pending.inode, pending.op->request());
     }
@@ -161,7 +161,7 @@ void SimulatedLoop::Crash() {
 
 LateIo SimulatedLoop::Kill(std::function<bool(const void* data, std::size_t bytes)> outlives) {
   LateIo late(disk_);
-  for (PendingPuts& pending : TakeInFlight()) {
+  for (InFlight& pending : TakeInFlight()) {
     late.Add(pending.op->request(), outlives, pending.inode, pending.fault, pending.writes);
     Abandon(*pending.op);
   }

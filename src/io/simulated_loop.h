@@ -85,7 +85,7 @@ class SimulatedLoop final : public Loop {
   LateIo Kill(std::function<bool(const void* data, std::size_t bytes)> outlives);
 
  private:
-  struct PendingPuts {
+  struct InFlight {
     Instant when;
     std::uint64_t order;
     IoOp* op;
@@ -93,7 +93,7 @@ class SimulatedLoop final : public Loop {
     Fault fault;
     std::uint64_t writes;   // of a sync: the writes that it makes durable
     std::uint64_t unhangs;  // of one that hangs: those so far
-    friend bool operator>(const PendingPuts& a, const PendingPuts& b) {
+    friend bool operator>(const InFlight& a, const InFlight& b) {
       return a.when != b.when ? a.when > b.when : a.order > b.order;
     }
   };
@@ -113,11 +113,11 @@ class SimulatedLoop final : public Loop {
   Status StartWatch(WatchState& watch) override;
   void EndWatch(WatchState& watch) override;
 
-  void Queue(PendingPuts pending);
+  void Queue(InFlight pending);
   // What hangs no more is queued; whether there was any.
   bool TakeUnhung();
   // All operations, in order of submission.
-  std::vector<PendingPuts> TakeInFlight();
+  std::vector<InFlight> TakeInFlight();
   bool MoveTime(Instant until);
 
   SimulatedClock& clock_;
@@ -130,8 +130,8 @@ class SimulatedLoop final : public Loop {
   };
   std::map<int, Opened> files_;
   int next_fd_;
-  std::vector<PendingPuts> pending_;  // a heap, the next to end first
-  std::vector<PendingPuts> hung_;
+  std::vector<InFlight> pending_;  // a heap, the next to end first
+  std::vector<InFlight> hung_;
   std::uint64_t order_ = 0;
   std::vector<Fd> locks_;
   std::uint32_t watched_ =

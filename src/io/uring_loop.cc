@@ -134,11 +134,7 @@ class UringLoop final : public SystemLoop {
     io_uring_sqe* sqe = Next();
     switch (request.kind) {
       case IoRequest::Kind::kRead:
-        if (request.pieces != nullptr) {
-          ::io_uring_prep_readv(sqe, request.fd, request.pieces, request.piece_count, request.offset);
-        } else {
-          ::io_uring_prep_read(sqe, request.fd, request.data, request.size, request.offset);
-        }
+        ::io_uring_prep_read(sqe, request.fd, request.data, request.size, request.offset);
         break;
       case IoRequest::Kind::kWrite:
         if (request.pieces != nullptr) {

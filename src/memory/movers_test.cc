@@ -159,7 +159,7 @@ TEST(SharedMemoryTest, P5TheCoreMakesAndFreesNoPageOfIt) {
   client.mapping = *Mapping::Map(client.fd.get(), "test", 0, kBytes, Access::kReadWrite);
   client.mapping.data()[kBytes - 1] = std::byte{1};
   made->fd.Close();
-  FreeSharedMemory(movers, std::move(*made), Pages::kTaken);
+  FreeSharedMemory(movers, std::move(*made), PagesAtEnd::kTaken);
   ASSERT_EQ(movers.jobs.size(), 1u);
   EXPECT_EQ(resident(client), kBytes);
   movers.DoAll();

@@ -130,7 +130,6 @@ bool Recovery::Believe(arena::Place place, std::uint64_t generation, RecoveredBl
   block->generation = generation;
   block->group = entry.group;
   block->parts = static_cast<std::uint16_t>(entry.parts);
-  block->flags = entry.flags;
   block->incarnation = entry.incarnation;
   block->body_bytes = entry.body_bytes;
   block->expiry = entry.expiry;

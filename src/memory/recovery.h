@@ -26,7 +26,6 @@ struct RecoveredBlock {
   BlockKey parent;  // none(): the chain's first block
   std::uint16_t group = 0;
   std::uint16_t parts = 1;
-  std::uint32_t flags = 0;
   std::uint64_t incarnation = 0;
   std::uint32_t body_bytes = 0;
   std::uint32_t expiry = 0;

@@ -61,9 +61,10 @@ int Main() {
   Mapping second = map();
   Recover(words, arena::ArenaSpace(second.data(), geometry), "a new mapping");
 
-  Mapping index = Mapping::Map(io::MakeMemfd("index", geometry.index_bytes()).value().get(), "index", 0,
-                               geometry.index_bytes(), Access::kReadWrite)
-                      .value();
+  Fd index_fd(::memfd_create("index", 0));
+  if (!io::Preallocate(index_fd.get(), "index", geometry.index_bytes()).ok()) return 1;
+  Mapping index =
+      Mapping::Map(index_fd.get(), "index", 0, geometry.index_bytes(), Access::kReadWrite).value();
   arena::IndexSpace space(index.data(), geometry.bucket_count());
   arena::IndexWriter<arena::Words> writer(words, space);
   auto start = Clock::now();

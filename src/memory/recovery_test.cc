@@ -141,7 +141,6 @@ TEST_F(RecoveryTest, R11AnEntryWithLengthsThatNoBlockHasIsNotBelieved) {
   change(last, [](Entry& entry) {
     entry.key_bytes = BlockKey::kMinBytes;
     entry.parts = record::kMaxParts;
-    entry.flags = 3;
     entry.conversation = 77;
     entry.born = 1'000;
   });
@@ -155,7 +154,6 @@ TEST_F(RecoveryTest, R11AnEntryWithLengthsThatNoBlockHasIsNotBelieved) {
   ASSERT_EQ(restart.blocks.size(), 1u);
   EXPECT_EQ(restart.blocks[0].key.length, BlockKey::kMinBytes);
   EXPECT_EQ(restart.blocks[0].parts, record::kMaxParts);
-  EXPECT_EQ(restart.blocks[0].flags, 3);
   EXPECT_EQ(restart.blocks[0].conversation, 77u);
 }
 
@@ -242,7 +240,8 @@ TEST_F(RecoveryTest, ChunksOfAllSizesComeBack) {
     EXPECT_EQ(restart.blocks.size(), placed.size());
     for (const RecoveredBlock& block : restart.blocks) {
       EXPECT_EQ(block.body_bytes, placed.at(block.place));
-      EXPECT_TRUE(restart.slots.SameSize(block.place, record::RecordBytes(block.body_bytes, 4096)));
+      EXPECT_EQ(restart.slots.SlotBytes(block.place),
+                SlotSize::For(record::RecordBytes(block.body_bytes, 4096), 4096).bytes);
     }
     EXPECT_EQ(restart.slots.counts().chunks, 4u);
   }

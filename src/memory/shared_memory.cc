@@ -69,10 +69,10 @@ class Making final {
 // Deletes itself when all is done.
 class Freeing final : public MoverJob {
  public:
-  Freeing(Movers& movers, SharedMemory memory, Pages pages, PagesFreed freed)
+  Freeing(Movers& movers, SharedMemory memory, PagesAtEnd pages, PagesFreed freed)
       : movers_(movers),
         memory_(std::move(memory)),
-        at_(pages == Pages::kTaken ? 0 : size()),
+        at_(pages == PagesAtEnd::kTaken ? 0 : size()),
         freed_(std::move(freed)) {}
   ~Freeing() override = default;
 
@@ -116,11 +116,11 @@ Task<Result<SharedMemory>> MakeSharedMemory(Executor&, Movers& movers, std::stri
     made = co_await fill;
   }
   if (made) co_return std::move(making.memory());
-  FreeSharedMemory(movers, std::move(making.memory()), Pages::kTaken);
+  FreeSharedMemory(movers, std::move(making.memory()), PagesAtEnd::kTaken);
   co_return Error(std::move(making.error()));
 }
 
-void FreeSharedMemory(Movers& movers, SharedMemory memory, Pages pages, PagesFreed freed) {
+void FreeSharedMemory(Movers& movers, SharedMemory memory, PagesAtEnd pages, PagesFreed freed) {
   if (memory.mapping.data() == nullptr) return;
   movers.Submit(*new Freeing(movers, std::move(memory), pages, std::move(freed)));
 }

@@ -26,9 +26,9 @@ Task<Result<SharedMemory>> MakeSharedMemory(Executor& executor, Movers& movers, 
 
 // Unmaps it; nothing of the node's uses it any more. The movers are borrowed until their jobs are done.
 // kTaken: whoever else still maps it loses the pages, too, and finds zeros; no descriptor is needed for that.
-enum class Pages : std::uint8_t { kTaken, kLeft };
+enum class PagesAtEnd : std::uint8_t { kTaken, kLeft };
 // Told on the core of each piece of kTaken once its pages are free.
 using PagesFreed = std::move_only_function<void(std::uint64_t bytes)>;
-void FreeSharedMemory(Movers& movers, SharedMemory memory, Pages pages, PagesFreed freed = {});
+void FreeSharedMemory(Movers& movers, SharedMemory memory, PagesAtEnd pages, PagesFreed freed = {});
 
 }  // namespace cistern::memory

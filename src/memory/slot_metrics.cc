@@ -45,7 +45,7 @@ void AddMetrics(MetricRegistry& registry, const Slots* slots, std::vector<Memory
       {.name = "nodes",
        .metric = "memory_node",
        .help = "memory nodes that the arena is divided among; none on a host with one",
-       .columns = {{"node", MetricKind::kLabel, "the kernel's number of it"},
+       .columns = {{"node", kLabel, "the kernel's number of it"},
                    {"bytes", kGauge, "of all slots there"},
                    {"used_bytes", kGauge, "of slots in use there"},
                    {"far", kGauge, "1: it has no processors, and has what is worth least of memory"}},

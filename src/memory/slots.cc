@@ -205,12 +205,6 @@ bool Slots::CanHold(std::uint64_t record_bytes) const {
   return false;
 }
 
-bool Slots::SameSize(arena::Place place, std::uint64_t record_bytes) const {
-  const Chunk* chunk = ChunkOf(place);
-  return chunk != nullptr && chunk->size == SlotSize::For(record_bytes, arena_.geometry().alignment) &&
-         !Emptying(chunk->first);
-}
-
 void Slots::Pin(arena::Place place) { ChunkOf(place)->pins++; }
 
 void Slots::Unpin(arena::Place place) {
@@ -255,14 +249,18 @@ bool Slots::HasRoom(std::uint64_t record_bytes) const {
   return false;
 }
 
-arena::Place Slots::Take(Chunk& chunk) {
-  const std::uint32_t slot = chunk.FirstFree();
+void Slots::SetUsed(Chunk& chunk, std::uint32_t slot) {
   chunk.SetUsed(slot);
   if (++chunk.used == chunk.slots) Unlink(chunk);
   kinds_[chunk.kind].free_slots--;
   counts_.used_slots++;
   counts_.used_bytes += chunk.size.bytes;
   used_on_[plan_.Of(chunk.first)] += chunk.size.bytes;
+}
+
+arena::Place Slots::Take(Chunk& chunk) {
+  const std::uint32_t slot = chunk.FirstFree();
+  SetUsed(chunk, slot);
   // The next one's generation is changed before it is filled.
   if (chunk.used < chunk.slots) __builtin_prefetch(arena_.generation(PlaceOf(chunk, chunk.FirstFree())), 1);
   return PlaceOf(chunk, slot);
@@ -564,12 +562,7 @@ bool Slots::AdoptUsed(arena::Place place) {
   if (chunk == nullptr) return false;
   const std::uint32_t slot = SlotIn(*chunk, place);
   if (slot == chunk->slots || !chunk->IsFree(slot)) return false;
-  chunk->SetUsed(slot);
-  if (++chunk->used == chunk->slots) Unlink(*chunk);
-  kinds_[chunk->kind].free_slots--;
-  counts_.used_slots++;
-  counts_.used_bytes += chunk->size.bytes;
-  used_on_[plan_.Of(chunk->first)] += chunk->size.bytes;
+  SetUsed(*chunk, slot);
   return true;
 }
 

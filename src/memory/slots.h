@@ -80,7 +80,7 @@ class Slots final {
 
   // A free slot for a record of so many bytes (RecordBytes), near, or far where the node is. It counts as
   // used until Free; its generation is odd or 0. kBusy: no free slot or header range could serve; a slot of
-  // the same size (SameSize) or all of BestToEmpty has to be freed first.
+  // the same size or all of BestToEmpty has to be freed first.
   Result<arena::Place> Allocate(std::uint64_t record_bytes, NodeIndex node = kAnyNode);
   // False: it would be kBusy.
   bool HasRoom(std::uint64_t record_bytes) const;
@@ -113,8 +113,6 @@ class Slots final {
   bool FitsOnlyGrown(std::uint64_t record_bytes) const;
   // False: a record of so many bytes has no chunk in all of memory, nor in what is expected.
   bool CanHold(std::uint64_t record_bytes) const;
-  // True if freeing the slot would at once serve a record of so many bytes.
-  bool SameSize(arena::Place place, std::uint64_t record_bytes) const;
 
   // ---- changing what a chunk is for ----
 
@@ -197,6 +195,7 @@ class Slots final {
   std::uint32_t SlotIn(const Chunk& chunk, arena::Place place) const;
   arena::Place PlaceOf(const Chunk& chunk, std::uint32_t slot) const;
   Chunk* NewChunk(std::uint32_t first, SlotSize size);
+  void SetUsed(Chunk& chunk, std::uint32_t slot);
   arena::Place Take(Chunk& chunk);
   void DissolveChunk(Chunk& chunk);
   bool Emptying(std::uint32_t header) const;

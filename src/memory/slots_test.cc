@@ -115,7 +115,7 @@ TEST_F(SlotsTest, SlotsAreDisjointAndReadersFindThem) {
       used[offset] = slot->slot_bytes;
       places.push_back(*place);
       EXPECT_TRUE(slots_.used(*place));
-      EXPECT_TRUE(slots_.SameSize(*place, record::RecordBytes(body, 4096)));
+      EXPECT_EQ(slots_.SlotBytes(*place), SlotSize::For(record::RecordBytes(body, 4096), 4096).bytes);
     } else {
       std::size_t at = random() % places.size();
       slots_.Free(places[at]);

@@ -10,7 +10,7 @@ namespace cistern::memory {
 StagingArea::~StagingArea() {
   pool_.used_bytes_ -= bytes_;
   pool_.ending_->bytes += memory_.mapping.size();
-  FreeSharedMemory(pool_.movers_, std::move(memory_), Pages::kTaken,
+  FreeSharedMemory(pool_.movers_, std::move(memory_), PagesAtEnd::kTaken,
                    [ending = pool_.ending_](std::uint64_t bytes) {
                      ending->bytes -= bytes;
                      ending->fewer.Pulse();

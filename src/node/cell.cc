@@ -204,7 +204,7 @@ Task<void> Cell::ClaimNames() {
       }
       conflicts_ = std::move(conflicts);
     }
-    (void)co_await SleepUntil(executor().Now().PlusUs(kNamesUs));
+    co_await SleepUntil(executor().Now().PlusUs(kNamesUs));
   }
 }
 

@@ -19,7 +19,6 @@
 #include "admin/http_server.h"
 #include "admin/trace_sender.h"
 #include "arena/words.h"
-#include "base/boot_clock.h"
 #include "base/clock.h"
 #include "base/event.h"
 #include "base/format.h"
@@ -117,7 +116,7 @@ class Node::Core {
   void NoteRemoval();
   void EndItself(const Status& why);
   Task<void> TearDown(Executor& executor);
-  Task<void> TellWhatIsAwaited(CancelToken& closed);
+  Task<void> TellWhatIsAwaited(Event& closed);
   // What memory has of what it is to have. From any thread, while it serves.
   std::string MemoryText() const;
   std::uint64_t PreparedBytes() const;
@@ -162,7 +161,7 @@ class Node::Core {
   bool lost_ = false;     // of its arena
   bool removed_ = false;  // its files were, from their directory
   std::int64_t drain_us_ = 0;
-  std::optional<CancelToken> stop_ticking_;  // while it serves
+  Event stop_ticking_;
 
   std::mutex mutex_;
   std::condition_variable started_;

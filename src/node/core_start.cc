@@ -119,7 +119,6 @@ Status Node::Core::AwaitStart() {
 Task<Status> Node::Core::SetUp(Executor& executor) {
   Parts& parts = *parts_;
   parts.tasks = std::make_unique<TaskGroup>(executor);
-  stop_ticking_.emplace(executor);
   parts.slots = std::make_unique<memory::Slots>(words_, ground_.file->arena(), ground_.file->plan());
   memory::ThreadMoversOptions movers;
   movers.threads = options_.movers;
@@ -216,11 +215,11 @@ Task<Result<std::unique_ptr<tier::Tier>>> Node::Core::OpenTier(tier::JournalView
   flash.budget_bytes_a_day = options_.flash_budget_bytes_a_day;
   flash.discard_foreign = options_.discard_foreign;
   journal.missed_drops = journal_.missed_drops;
-  const flash::FlashTier::Parts parts{*ground_.loop, *log_, RandomNumber,
-                                      [this](std::function<Status()> call) {
-                                        return CallDevice(executor(), *parts_->devices, std::move(call));
-                                      },
-                                      [this](std::size_t device) { ground_.claims[device] = Fd(); }};
+  const flash::FlashParts parts{*ground_.loop, *log_, RandomNumber,
+                                [this](std::function<Status()> call) {
+                                  return CallDevice(executor(), *parts_->devices, std::move(call));
+                                },
+                                [this](std::size_t device) { ground_.claims[device] = Fd(); }};
   watch_->NowDoing(Text("opening flash (", PathsOf(ground_.places), ")"));
   Result<std::unique_ptr<flash::FlashTier>> tier =
       co_await flash::FlashTier::Open(parts, flash, std::move(journal));

@@ -46,7 +46,6 @@ void Node::Core::Run() {
   slow_calls_->ListenTo(nullptr);
   traces_.reset();
   if (ok) ground_.file->SetAlive(false);
-  stop_ticking_.reset();
   parts_.reset();
   flash_ = nullptr;
 }
@@ -217,8 +216,8 @@ Reloaded Node::Core::Apply(const NodeOptions& read) {
 Task<void> Node::Core::Tick(Executor& executor) {
   for (bool more = false;;) {
     const Instant due = executor.Now().PlusUs(more ? 0 : kTickUs);
-    Status slept = co_await SleepUntil(due, *stop_ticking_);
-    if (!slept.ok()) co_return;
+    (void)co_await stop_ticking_.Wait(due);
+    if (stop_ticking_.is_set()) co_return;
     const Instant now = executor.Now();
     tick_late_ns_.Record(static_cast<std::uint64_t>(std::max<std::int64_t>(now.NsSince(due), 0)));
     heartbeat_.Beat(now);
@@ -272,7 +271,7 @@ void Node::Core::NoteLingering(Instant now) {
 }
 
 Task<void> Node::Core::TearDown(Executor& executor) {
-  if (stop_ticking_) stop_ticking_->Cancel(Status(Code::kGone, "the node ends"));
+  stop_ticking_.Set();
   if (parts_->cell) {
     parts_->cell->EndDrops();
     parts_->cell->EndReads();
@@ -288,17 +287,17 @@ Task<void> Node::Core::TearDown(Executor& executor) {
   parts_->registered.reset();
   if (parts_->cell) co_await parts_->cell->Leave(kLeaveUs);
   if (parts_->store) {
-    CancelToken closed(executor);
+    Event closed;
     Task<void> telling = TellWhatIsAwaited(closed);
     co_await parts_->store->Close();
-    closed.Cancel(Status(Code::kGone, "the store is closed"));
+    closed.Set();
     co_await telling;
   }
   fault_in_.reset();
 }
 
 // What a device has may still land in memory (R6).
-Task<void> Node::Core::TellWhatIsAwaited(CancelToken& closed) {
+Task<void> Node::Core::TellWhatIsAwaited(Event& closed) {
   if (flash_ == nullptr) co_return;
   std::optional<StageWatch> watch;
   if (!StartingThreads([&] { watch.emplace(*log_, "node end"); }).ok()) co_return;
@@ -307,8 +306,8 @@ Task<void> Node::Core::TellWhatIsAwaited(CancelToken& closed) {
     std::erase_if(busy, [](const flash::FlashDeviceState& device) { return device.in_flight == 0; });
     watch->NowDoing(
         Text("waiting for transfers of flash (", Joined(busy, ", ", &flash::FlashDeviceState::path), ")"));
-    const Status slept = co_await SleepUntil(clock_.Now().PlusUs(kLookUs), closed);
-    if (!slept.ok()) co_return;
+    (void)co_await closed.Wait(clock_.Now().PlusUs(kLookUs));
+    if (closed.is_set()) co_return;
   }
 }
 

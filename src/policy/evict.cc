@@ -58,13 +58,7 @@ void Lru::Reshelve(EntryId id, Shelf shelf) {
   links_[id].colder = kAbsent;
   MakeRoomFor(id, shelf);
   links_[id] = {.colder = state, .warmer = kEnd, .when = when};
-  if (parked) return;
-  Ends& ends = ends_[shelf];
-  links_[id].colder = ends.warmest;
-  (ends.warmest == kEnd ? ends.coldest : links_[ends.warmest].warmer) = id;
-  ends.warmest = id;
-  NoteShelf(shelf);
-  ++listed_;
+  if (!parked) LinkWarmest(id, when);
 }
 
 std::optional<EntryId> Lru::Coldest() const { return ColdestAmong(0, ends_.size()); }
@@ -84,10 +78,13 @@ void Lru::Unpark(EntryId id) {
   LinkColdest(id);
 }
 
-void Lru::LinkWarmest(EntryId id) {
+void Lru::LinkWarmest(EntryId id) { LinkWarmest(id, next_++ << kShelfBits | shelf(id)); }
+
+void Lru::LinkWarmest(EntryId id, std::uint64_t when) {
+  links_[id].when = when;
   const Shelf on = shelf(id);
   Ends& ends = ends_[on];
-  links_[id] = {.colder = ends.warmest, .warmer = kEnd, .when = next_++ << kShelfBits | on};
+  links_[id] = {.colder = ends.warmest, .warmer = kEnd, .when = when};
   (ends.warmest == kEnd ? ends.coldest : links_[ends.warmest].warmer) = id;
   ends.warmest = id;
   NoteShelf(on);

@@ -120,6 +120,7 @@ class Lru final {
   static std::optional<EntryId> IdAt(EntryId end) { return end == kEnd ? std::nullopt : std::optional(end); }
   void MakeRoomFor(EntryId id, Shelf shelf);
   void LinkWarmest(EntryId id);
+  void LinkWarmest(EntryId id, std::uint64_t when);
   void LinkColdest(EntryId id);
   void Unlink(EntryId id);
   void NoteShelf(Shelf shelf);

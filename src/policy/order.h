@@ -169,9 +169,6 @@ class Order final {
 
   // ---- by recency alone: for a choice between size classes ----
   std::optional<EntryId> Oldest() const { return lru_.Coldest(); }
-  std::optional<EntryId> OldestIn(QuotaGroups groups) const {
-    return OldestOf([](SizeClass) { return true; }, groups);
-  }
   std::optional<EntryId> Oldest(SizeClass size_class, QuotaGroups groups = kAllGroups) const {
     return OldestOf([size_class](SizeClass its) { return its == size_class; }, groups);
   }

@@ -81,7 +81,7 @@ TEST(Order, WhatIsHeldLeavesLastHoweverItIsUsedUntilItIsLetGo) {
   EXPECT_EQ(order.held(), 2u);
   order.Touch(1, 1);
   EXPECT_EQ(order.Oldest(), 2u) << "by recency alone it is no other";
-  EXPECT_EQ(order.OldestIn(kAllGroups), 3u);
+  EXPECT_EQ(order.OldestOf([](SizeClass) { return true; }), 3u);
   EXPECT_EQ(store.Leaving(), (std::vector<EntryId>{3, 2, 1})) << "and not never";
   order.LetGo(1);
   order.LetGo(1);

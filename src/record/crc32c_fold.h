@@ -7,25 +7,22 @@
 
 namespace cistern::record {
 
-// x^n modulo the Castagnoli polynomial, bits reflected: bit 31 is x^0.
+// The product modulo the Castagnoli polynomial, bits reflected: bit 31 is x^0.
+consteval std::uint32_t Product(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t product = 0;
+  for (int bit = 31; bit >= 0; --bit) {
+    if ((a >> bit & 1) != 0) product ^= b;
+    b = (b >> 1) ^ ((b & 1) != 0 ? 0x82f63b78u : 0u);
+  }
+  return product;
+}
+
+// x^n modulo that.
 consteval std::uint32_t PowerOfX(std::uint64_t n) {
   std::uint32_t power = 0x80000000u;
-  std::uint32_t square = 0x40000000u;
-  for (; n != 0; n >>= 1) {
-    if ((n & 1) != 0) {
-      std::uint32_t product = 0, term = power;
-      for (int bit = 31; bit >= 0; --bit) {
-        if ((square >> bit & 1) != 0) product ^= term;
-        term = (term >> 1) ^ ((term & 1) != 0 ? 0x82f63b78u : 0u);
-      }
-      power = product;
-    }
-    std::uint32_t product = 0, term = square;
-    for (int bit = 31; bit >= 0; --bit) {
-      if ((square >> bit & 1) != 0) product ^= term;
-      term = (term >> 1) ^ ((term & 1) != 0 ? 0x82f63b78u : 0u);
-    }
-    square = product;
+  for (std::uint32_t square = 0x40000000u; n != 0; n >>= 1) {
+    if ((n & 1) != 0) power = Product(square, power);
+    square = Product(square, square);
   }
   return power;
 }

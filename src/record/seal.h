@@ -37,6 +37,12 @@ struct Seal {
   std::span<const std::uint32_t> part_bytes;    // 1 to kMaxParts, each at least 1; their sum is the body
   std::span<const std::uint32_t> segment_crcs;  // one a segment, in the order of the body
 };
+// The sum of its parts.
+inline std::uint64_t BodyBytesOf(const Seal& seal) {
+  std::uint64_t bytes = 0;
+  for (const std::uint32_t part : seal.part_bytes) bytes += part;
+  return bytes;
+}
 
 struct Stamp {
   std::uint32_t region = 0;

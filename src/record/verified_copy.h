@@ -13,7 +13,7 @@
 //
 // Fences (rule R2): copies named `stream` write past the caches where that pays and end WITHOUT a fence. The
 // thread that copied sees its own bytes; whoever lets another thread or process read them first executes
-// StoreFence() on the thread that copied, and one fence after any number of copies is enough.
+// StreamingStoreFence() on the thread that copied, and one fence after any number of copies is enough.
 #pragma once
 
 #include <cstddef>

@@ -11,6 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/fence.h"
+
 namespace cistern::record {
 namespace {
 
@@ -45,7 +47,7 @@ class EveryKernel : public testing::TestWithParam<std::pair<std::string, const C
     for (const auto way : {&CopyKernels::copy_stream, &CopyKernels::copy_cached, &CopyKernels::copy_again}) {
       std::vector<unsigned char> out(to + n + 128, kUntouched);
       EXPECT_EQ((kernels().*way)(out.data() + to, source.data() + from, n, crc, n % 3), want) << what;
-      StoreFence();
+      StreamingStoreFence();
       ASSERT_EQ(std::memcmp(out.data() + to, source.data() + from, n), 0) << what;
       for (std::size_t i = 0; i < out.size(); ++i) {
         if (i >= to && i < to + n) continue;
@@ -109,7 +111,7 @@ TEST_P(EveryKernel, FindsDamageOfEachLineOfASegment) {
         ASSERT_EQ((kernels().*way)(out.data(), source.data(), kBytes, 9, behind), want) << "byte " << at;
       }
     }
-    StoreFence();
+    StreamingStoreFence();
     ASSERT_EQ(std::memcmp(out.data(), source.data(), kBytes), 0) << "byte " << at;
   }
 }
@@ -172,7 +174,7 @@ TEST_P(EveryKernel, R1SumsWhatItDeliveredThoughTheSourceChangesMeanwhile) {
                       to = i % 4 < 2 ? first_line : static_cast<std::size_t>(i) % 61;
     const auto copy = i % 2 == 0 ? kernels().copy_stream : kernels().copy_cached;
     const std::uint32_t crc = copy(out.data() + to, source.data() + from, kBytes, 0, 0);
-    StoreFence();
+    StreamingStoreFence();
     if (kPortableKernels.crc(out.data() + to, kBytes, 0) == crc) continue;
     ADD_FAILURE() << "copy " << i;
     break;

@@ -44,15 +44,16 @@ bool Evictor::AllGoneBelow(const catalog::Block& block) const {
 
 Step Evictor::EvictOne(const Newcomer& newcomer, bool* stays_out) {
   policy::Order& order = residents_.order();
+  const auto stay_out = [&] {
+    if (stays_out != nullptr) *stays_out = true;
+    return Step::kWaits;
+  };
   for (;;) {
     if (context_.steps.Spent()) return Step::kSpent;
     // Records of ended leases return to the order before its coldest is chosen.
     if (residents_.DropOneEnded()) continue;
     const auto coldest = ColdestFor(newcomer);
-    if (!coldest && newcomer.age) {
-      if (stays_out != nullptr) *stays_out = true;
-      return Step::kWaits;
-    }
+    if (!coldest && newcomer.age) return stay_out();
     if (!coldest) return EvictUnwritten(newcomer);
     context_.steps.Count();
     if (!MayGoNow(*coldest)) {
@@ -61,14 +62,9 @@ Step Evictor::EvictOne(const Newcomer& newcomer, bool* stays_out) {
       continue;
     }
     // A lower tier has room for all, and memory is the way there.
-    if (stays_out != nullptr && !keeps_all() && order.StaysOut(newcomer.standing, *coldest)) {
-      *stays_out = true;
-      return Step::kWaits;
-    }
-    if (newcomer.age && order.Age(*coldest) <= *newcomer.age) {
-      if (stays_out != nullptr) *stays_out = true;
-      return Step::kWaits;
-    }
+    if (stays_out != nullptr && !keeps_all() && order.StaysOut(newcomer.standing, *coldest))
+      return stay_out();
+    if (newcomer.age && order.Age(*coldest) <= *newcomer.age) return stay_out();
     residents_.cooling().NoteLeaves(order, *coldest);
     Evict(*coldest);
     return Step::kDone;
@@ -165,8 +161,6 @@ std::optional<std::uint32_t> Evictor::AddEntry(const arena::Fingerprint& fingerp
   return std::nullopt;
 }
 
-// The copy in memory is damaged: it is removed, and if it was the last copy the block is lost with its
-// descendants.
 void Evictor::LoseBad(catalog::RecordId record) {
   const catalog::Record& r = context_.forest.record(record);
   context_.counters.cut_bad.Add();

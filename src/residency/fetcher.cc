@@ -68,8 +68,6 @@ void Fetcher::Unreadable(catalog::RecordId record, const Status& status) {
   owner_.Lose(r.block, LossReason::kBad);
 }
 
-// Records of a matched chain that lie in the lower tier are fetched before a client acquires them, as far as
-// their bytes are few beside memory's.
 void Fetcher::ReadAhead(catalog::TreeId tree, std::span<const BlockKey> chain) {
   std::uint64_t bytes = 0;
   const catalog::NamespaceEntry* entry = context_.catalog.EntryOf(tree);

@@ -101,7 +101,6 @@ Task<void> PartialFetch::Verify(PartialCopyPtr copy) {
   context_.forest.Fold(record);
 }
 
-// Private memory that a read takes.
 std::uint64_t PartialFetch::BufferBytes(const catalog::Record& record, record::BodySpan span,
                                         std::uint64_t record_bytes) const {
   const std::uint32_t unit = context_.slots.arena().geometry().alignment;

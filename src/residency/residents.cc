@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "catalog/standing.h"
 #include "record/seal_copy.h"
 
 namespace cistern::residency {
@@ -235,8 +234,7 @@ Task<std::uint32_t> Residents::DropLost(std::span<RecordReference> references, s
       if (unsure) {
         const catalog::Block& b =
             context_.forest.block(context_.forest.record(reference.handle().record).block);
-        co_await catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, b.tree,
-                                        b.key_hash());
+        co_await context_.catalog.LearnStanding(b.tree, b.key_hash());
         stands = context_.catalog.Stands(reference.handle());
       }
       if (!stands) reference.Drop();
@@ -264,7 +262,6 @@ Task<Result<std::uint64_t>> Residents::CheckGrant(OwnerToken owner, std::span<Re
   }
 }
 
-// Rewrites the entry of a sound record that readers reached by a damaged one.
 void Residents::RepairEntry(catalog::RecordId record) {
   const catalog::Record& r = context_.forest.record(record);
   const catalog::Block& b = context_.forest.block(r.block);

@@ -105,7 +105,7 @@ class Residents final {
   // A record, whose fields but its index entry are set, is found from now on: `entry` is its number in the
   // index, kNoId as long as it has none.
   void Enter(catalog::RecordId record, std::uint32_t entry, const policy::Standing& standing);
-  // Number of a new index entry; none: both of its buckets are full (Evictor::MakeIndexRoom).
+  // Number of a new index entry; none: both of its buckets are full (Evictor::AddEntry).
   std::optional<std::uint32_t> AddEntry(const arena::Fingerprint& fingerprint, const arena::Found& found);
   // The same for a record that entered without an entry, after a start; false: there is no room.
   bool AddEntry(catalog::RecordId record, const arena::Fingerprint& fingerprint);
@@ -247,12 +247,6 @@ class SlotUse final {
   }
   SlotUse(SlotUse&& other) noexcept
       : residents_(std::exchange(other.residents_, nullptr)), place_(other.place_) {}
-  SlotUse& operator=(SlotUse&& other) noexcept {
-    SlotUse old(std::move(*this));
-    residents_ = std::exchange(other.residents_, nullptr);
-    place_ = other.place_;
-    return *this;
-  }
   ~SlotUse() { End(); }
   void End() {
     Residents* const residents = std::exchange(residents_, nullptr);

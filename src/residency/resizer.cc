@@ -107,7 +107,7 @@ Task<void> Resizer::Shrink(memory::ArenaBacking& backing, memory::Movers& movers
     if (stopping_ || context_.slots.headers() != wanted_) co_return;
     if (context_.slots.closed_in_use() == 0) break;
     (void)co_await context_.slots.loosened().Wait(context_.clock.Now().PlusUs(kPassUs));
-    (void)co_await SleepUntil(context_.clock.Now().PlusUs(kRestUs));
+    co_await SleepUntil(context_.clock.Now().PlusUs(kRestUs));
   }
   const memory::HeaderRange gone{context_.slots.headers(), served() - context_.slots.headers()};
   arena::SetServedHeaders(context_.words, context_.slots.arena(), context_.slots.headers());

@@ -3,8 +3,6 @@
 
 namespace cistern::residency {
 
-// A tombstone stays while the media may hold records older than its drop. None is kept for a device that
-// left service, which the journal has to say first.
 Task<void> Tombstones::End() {
   if (ending_) co_return;
   ending_ = true;

@@ -17,16 +17,10 @@ Task<bool> Verifier::Verify(catalog::RecordHandle handle) {
     now.flags |= catalog::Record::kVerified;
     co_return true;
   }
-  context_.counters.cut_bad.Add();
-  if (now.in_lower_tier()) {
-    context_.log.Log(LogLevel::kWarning, "block ", now.key.ToHex(), ": its record at place ", r.place,
-                     " fails its seal; the one in the lower tier is left");
-    residents_.Leave(handle.record);
-    co_return false;
-  }
-  context_.log.Log(LogLevel::kWarning, "block ", now.key.ToHex(), ": its record at place ", r.place,
-                   " fails its seal; it goes with what descends from it");
-  owner_.Lose(now.block, LossReason::kBad);
+  context_.log.Log(
+      LogLevel::kWarning, "block ", now.key.ToHex(), ": its record at place ", r.place, " fails its seal; ",
+      now.in_lower_tier() ? "the one in the lower tier is left" : "it goes with what descends from it");
+  evictor_.LoseBad(handle.record);
   co_return false;
 }
 

@@ -6,16 +6,16 @@
 #include <cstdint>
 
 #include "base/task.h"
-#include "residency/block_owner.h"
 #include "residency/context.h"
+#include "residency/evictor.h"
 #include "residency/residents.h"
 
 namespace cistern::residency {
 
 class Verifier final {
  public:
-  Verifier(const StoreContext& context, BlockOwner& owner, Residents& residents)
-      : context_(context), owner_(owner), residents_(residents) {}
+  Verifier(const StoreContext& context, Residents& residents, Evictor& evictor)
+      : context_(context), residents_(residents), evictor_(evictor) {}
   Verifier(const Verifier&) = delete;
   Verifier& operator=(const Verifier&) = delete;
 
@@ -27,8 +27,8 @@ class Verifier final {
 
  private:
   const StoreContext context_;
-  BlockOwner& owner_;
   Residents& residents_;
+  Evictor& evictor_;
 };
 
 }  // namespace cistern::residency

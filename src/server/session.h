@@ -32,7 +32,7 @@ struct Session {
   ~Session() {
     lane.End();
     // The client may still look at its rings.
-    memory::FreeSharedMemory(frees, std::move(memory), memory::Pages::kLeft);
+    memory::FreeSharedMemory(frees, std::move(memory), memory::PagesAtEnd::kLeft);
   }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "base/boot_clock.h"
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/format.h"
 #include "base/nearest.h"

@@ -8,7 +8,6 @@
 
 #include "base/call_stations.h"
 #include "base/format.h"
-#include "catalog/standing.h"
 #include "policy/placement.h"
 #include "store/namespaces.h"
 
@@ -61,8 +60,7 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
                                  ? ahead[i % catalog::Catalog::kFoundAhead]
                                  : context_.catalog.Find(tree, blocks[i].key);
     if (block == catalog::kNoId && context_.forest.collecting()) {
-      co_await catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, tree,
-                                      catalog::KeyHashOf(tree, blocks[i].key));
+      co_await context_.catalog.LearnStanding(tree, catalog::KeyHashOf(tree, blocks[i].key));
       block = context_.catalog.Find(tree, blocks[i].key);
     }
     const catalog::RecordId record = block == catalog::kNoId
@@ -87,21 +85,16 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
       continue;
     }
     const catalog::RecordHandle handle = context_.catalog.HandleOf(record);
-    residency::RecordReference reference;
-    if (!context_.forest.record(record).is(catalog::Record::kVerified)) {
-      if (context_.clock.Now() >= deadline) {
-        view.code = Code::kTooLate;
-        continue;
-      }
-      reference = residency::RecordReference(residents_, handle);
-      bool sound = false;
-      {
-        const AtStation at(stations, Station::kCheck);
-        sound = co_await verifier_.Verify(handle);
-      }
+    const bool verified = context_.forest.record(record).is(catalog::Record::kVerified);
+    if (!verified && context_.clock.Now() >= deadline) {
+      view.code = Code::kTooLate;
+      continue;
+    }
+    residency::RecordReference reference(residents_, handle);
+    if (!verified) {
+      const AtStation at(stations, Station::kCheck);
+      const bool sound = co_await verifier_.Verify(handle);
       if (!sound || !context_.catalog.Lives(handle) || !context_.forest.record(record).in_memory()) continue;
-    } else {
-      reference = residency::RecordReference(residents_, handle);
     }
     const catalog::Record& r = context_.forest.record(record);
     references.push_back(std::move(reference));
@@ -208,8 +201,7 @@ Task<Status> Acquirer::ReportBad(std::uint32_t slot, std::span<const catalog::Bl
     bool unsure = false;
     catalog::BlockId block = context_.catalog.Find(tree, name.key, &unsure);
     if (unsure) {
-      co_await catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, tree,
-                                      catalog::KeyHashOf(tree, name.key));
+      co_await context_.catalog.LearnStanding(tree, catalog::KeyHashOf(tree, name.key));
       block = context_.catalog.Find(tree, name.key);
     }
     const catalog::RecordId record =

@@ -91,7 +91,7 @@ struct BlockStore::Rooms {
         evictor(context, owner, lower, residents, queue, removal, write_worth),
         room(context, residents, partial_copies, evictor),
         resizer(context, partial_copies, room),
-        verifier(context, owner, residents),
+        verifier(context, residents, evictor),
         write_back(context, lower, residents, queue, evictor, write_worth),
         far_uses(context, lower, residents, room),
         uses(context, residents, partial_copies, evictor, write_back, far_uses),

@@ -16,7 +16,6 @@ Task<std::uint64_t> CellDrops::BeginKeys(std::uint32_t slot, std::span<const Blo
 Task<std::uint64_t> CellDrops::BeginNamespace(std::uint32_t slot) { return namespaces_.Renew(slot); }
 
 Task<std::uint64_t> CellDrops::BeginEnd(std::uint32_t slot, std::uint64_t conversation) {
-  constexpr std::size_t kTopsAtOnce = 256;
   const catalog::NamespaceEntry* before = context_.namespaces.at(slot);
   if (before == nullptr) co_return 0;
   const std::uint64_t incarnation = before->incarnation;

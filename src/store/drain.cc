@@ -176,7 +176,7 @@ Task<void> Drain::CountAlone(std::uint64_t number, Instant deadline) {
 }
 
 Task<void> Drain::Rest(Instant deadline) {
-  (void)co_await SleepUntil(std::min(deadline, context_.clock.Now().PlusUs(kRestUs)));
+  co_await SleepUntil(std::min(deadline, context_.clock.Now().PlusUs(kRestUs)));
 }
 
 }  // namespace cistern::store

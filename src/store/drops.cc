@@ -11,8 +11,6 @@
 
 #include "base/call_stations.h"
 #include "base/format.h"
-#include "catalog/standing.h"
-#include "store/shared_uses.h"
 
 namespace cistern::store {
 
@@ -76,8 +74,7 @@ Task<std::optional<catalog::Tombstone>> Drops::Cut(catalog::TreeId tree, BlockKe
     if (learned) {
       co_await deletions_.NextCollected();
     } else {
-      co_await catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, tree,
-                                      catalog::KeyHashOf(tree, key));
+      co_await context_.catalog.LearnStanding(tree, catalog::KeyHashOf(tree, key));
     }
   }
   const catalog::NamespaceEntry* entry = context_.catalog.EntryOf(tree);
@@ -143,7 +140,6 @@ Task<std::uint64_t> Drops::Begin(std::uint32_t slot, std::span<const BlockKey> k
 
 Task<Result<std::uint64_t>> Drops::EndConversation(std::uint32_t slot, std::uint64_t conversation,
                                                    CallStations* stations) {
-  constexpr std::size_t kTopsAtOnce = 256;
   const catalog::TreeId tree = context_.catalog.TreeOf(slot);
   // An end under way has taken the notes of what it has not dropped yet: what it leaves is this one's, and
   // this one is not acknowledged before it is.
@@ -186,7 +182,7 @@ Task<Drops::Ended> Drops::TakeNotes(catalog::TreeId tree, std::uint64_t conversa
   Ended ended;
   std::set<catalog::KeyHash> going;
   bool stamped = false;
-  co_await ShareUses(context_.executor, context_.catalog, context_.steps);
+  co_await context_.catalog.ShareUses();
   for (;;) {
     if (context_.steps.Spent()) co_await Yield();
     context_.steps.Count(4);

@@ -19,6 +19,9 @@
 
 namespace cistern::store {
 
+// Of the blocks that an end takes with it, dropped together.
+inline constexpr std::size_t kTopsAtOnce = 256;
+
 class Drops final {
  public:
   Drops(const residency::StoreContext& context, residency::LowerTier& lower,

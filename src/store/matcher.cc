@@ -6,9 +6,7 @@
 #include <utility>
 
 #include "base/format.h"
-#include "catalog/standing.h"
 #include "store/namespaces.h"
-#include "store/shared_uses.h"
 
 namespace cistern::store {
 
@@ -26,8 +24,7 @@ Task<Result<std::vector<MatchRun>>> Matcher::MatchRest(std::uint32_t slot, std::
   std::vector<std::uint64_t> run(groups.size(), 0);
   MatchedRuns runs;
   const auto learn_standing = [&](const BlockKey& key) {
-    return catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, tree,
-                                  catalog::KeyHashOf(tree, key));
+    return context_.catalog.LearnStanding(tree, catalog::KeyHashOf(tree, key));
   };
   // Blocks that the index matched.
   if (matched > 0 && !rest.empty()) {
@@ -250,8 +247,7 @@ Task<std::uint32_t> Matcher::Touch(std::uint32_t slot, std::span<const BlockKey>
     bool unsure = false;
     catalog::BlockId block = context_.catalog.Find(tree, key, &unsure);
     if (unsure) {
-      co_await catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, tree,
-                                      catalog::KeyHashOf(tree, key));
+      co_await context_.catalog.LearnStanding(tree, catalog::KeyHashOf(tree, key));
       last = catalog::kNoId;
       block = context_.catalog.Find(tree, key);
     }
@@ -265,7 +261,7 @@ Task<std::uint32_t> Matcher::Touch(std::uint32_t slot, std::span<const BlockKey>
     last = block;
     ++applied;
   }
-  if (conversation != 0) co_await ShareUses(context_.executor, context_.catalog, context_.steps);
+  if (conversation != 0) co_await context_.catalog.ShareUses();
   context_.counters.touches_applied.Add(applied);
   co_return applied;
 }

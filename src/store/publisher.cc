@@ -24,6 +24,11 @@ residency::Step Publisher::TryPublish(catalog::PutIndex put) {
   return step;
 }
 
+Task<void> Publisher::Settle() {
+  if (cascade_waits()) co_await Cascade();
+  if (context_.conversations.sharing()) co_await context_.catalog.ShareUses();
+}
+
 Task<void> Publisher::Cascade() {
   while (CascadeSlice()) co_await Yield();
 }

@@ -45,6 +45,9 @@ class Publisher final {
   residency::Step TryPublish(catalog::PutIndex put);
   // Publishes puts that wait for a published block as their parent, and then their children.
   Task<void> Cascade();
+  // Whether Settle has work: puts that waited for a published parent, or notes of shared conversations.
+  bool settles() const { return cascade_waits() || context_.conversations.sharing(); }
+  Task<void> Settle();
   // A slice of Cascade; true: there is more.
   bool CascadeSlice();
   // True if CascadeSlice has work.

@@ -4,7 +4,6 @@
 #include <optional>
 
 #include "base/random.h"
-#include "store/shared_uses.h"
 
 namespace cistern::store {
 
@@ -35,7 +34,7 @@ Task<void> RecoveredNotes::Make() {
     if (!more) break;
     co_await Yield();
   }
-  co_await ShareUses(executor(), context_.catalog, context_.steps);
+  co_await context_.catalog.ShareUses();
   for (const auto& [of, end] : ends_) {
     do {
       context_.steps.Count(4);

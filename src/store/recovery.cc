@@ -8,7 +8,6 @@
 #include <unordered_map>
 
 #include "arena/protocol.h"
-#include "base/assert.h"
 #include "policy/placement.h"
 #include "record/seal.h"
 
@@ -21,6 +20,13 @@ constexpr std::uint32_t kAhead = 8;
 // What a journal that lost its end may have set aside in it: that of so many starts that nobody makes them.
 constexpr std::uint64_t kLostSequences = catalog::Sequences::kReserved << 16;
 constexpr std::uint64_t kClearAStep = 4096;  // entries, in order: each costs a fraction of a touch
+
+// Whether a record that was found in a tier is one of a group of the namespace.
+bool FitsGroup(const catalog::NamespaceEntry& entry, const auto& found) {
+  if (found.group >= entry.groups.size()) return false;
+  const catalog::Group& group = entry.groups[found.group];
+  return group.parts() == found.parts && (group.body_bytes == 0 || group.body_bytes == found.body_bytes);
+}
 }  // namespace
 
 Task<Status> StoreRecovery::Recover() {
@@ -67,7 +73,6 @@ Task<Status> StoreRecovery::Recover() {
   co_return Status();
 }
 
-// Dropped blocks, and homes of orphans: these may descend from any dropped block.
 Task<void> StoreRecovery::FindDropped(RecoveryState& state) {
   for (const catalog::Tombstone& tombstone : state.journal.tombstones) {
     context_.steps.Count();
@@ -128,6 +133,17 @@ Task<void> StoreRecovery::Scan(RecoveryState& state) {
   }
 }
 
+catalog::BlockId StoreRecovery::BlockFor(RecoveryState& state, catalog::TreeId tree, const BlockKey& key,
+                                         const BlockKey& parent) {
+  const catalog::KeyHash key_hash = catalog::KeyHashOf(tree, key);
+  const catalog::KeyHash parent_hash = RecoveryState::ParentKeyHash(tree, parent);
+  const catalog::BlockId found = context_.forest.Find(tree, key, key_hash);
+  if (found != catalog::kNoId) return state.parents[found] == parent_hash ? found : catalog::kNoId;
+  const catalog::BlockId added = context_.catalog.AddBlock(tree, key_hash, catalog::kNoId);
+  if (added != catalog::kNoId) state.parents[added] = parent_hash;
+  return added;
+}
+
 void StoreRecovery::Admit(RecoveryState& state, const memory::RecoveredBlock& found) {
   const auto leave = [&](arena::Place place, Counter& why) {
     arena::Retire(context_.words, context_.slots.arena(), place);
@@ -139,23 +155,12 @@ void StoreRecovery::Admit(RecoveryState& state, const memory::RecoveredBlock& fo
   if (state.journal.damaged || state.memory_refused) return refuse(found.place);
   const auto known = state.trees.find(found.incarnation);
   if (known == state.trees.end()) return state.memory_is_anothers ? refuse(found.place) : drop(found.place);
-  if (found.expiry != 0 && context_.catalog.NowS() >= found.expiry) return drop(found.place);
+  if (context_.catalog.Expired(found.expiry)) return drop(found.place);
   const catalog::TreeId tree = known->second;
   const catalog::NamespaceEntry& entry = *context_.catalog.EntryOf(tree);
-  if (found.group >= entry.groups.size() || entry.groups[found.group].parts() != found.parts ||
-      (entry.groups[found.group].body_bytes != 0 &&
-       entry.groups[found.group].body_bytes != found.body_bytes)) {
-    return refuse(found.place);
-  }
-  const catalog::KeyHash key_hash = catalog::KeyHashOf(tree, found.key);
-  catalog::BlockId block = context_.forest.Find(tree, found.key, key_hash);
-  if (block == catalog::kNoId) {
-    block = context_.catalog.AddBlock(tree, key_hash, catalog::kNoId);
-    if (block == catalog::kNoId) return refuse(found.place);
-    state.parents[block] = RecoveryState::ParentKeyHash(tree, found.parent);
-  } else if (state.parents[block] != RecoveryState::ParentKeyHash(tree, found.parent)) {
-    return refuse(found.place);
-  }
+  if (!FitsGroup(entry, found)) return refuse(found.place);
+  const catalog::BlockId block = BlockFor(state, tree, found.key, found.parent);
+  if (block == catalog::kNoId) return refuse(found.place);
   catalog::RecordId record = context_.forest.FindRecord(block, found.group);
   if (record == catalog::kNoId) {
     record = context_.forest.AddRecord(block, found.group);
@@ -452,8 +457,7 @@ Task<Status> StoreRecovery::OpenTier(RecoveryState& state) {
 Task<void> StoreRecovery::TickTier() {
   constexpr std::int64_t kTickUs = 100'000;
   while (recovering_ && !lower_.closed()) {
-    const Status slept = co_await SleepUntil(context_.clock.Now().PlusUs(kTickUs));
-    CISTERN_ASSERT(slept.ok());
+    co_await SleepUntil(context_.clock.Now().PlusUs(kTickUs));
     if (recovering_) lower_->Tick();
   }
 }
@@ -493,21 +497,12 @@ void StoreRecovery::AdmitLower(RecoveryState& state, const tier::TierEntry& foun
   if (known == state.trees.end() || context_.catalog.Expired(found.expiry)) return drop();
   const catalog::TreeId tree = known->second;
   const catalog::NamespaceEntry& entry = *context_.catalog.EntryOf(tree);
-  if (found.group >= entry.groups.size() || entry.groups[found.group].parts() != found.parts ||
-      (entry.groups[found.group].body_bytes != 0 &&
-       entry.groups[found.group].body_bytes != found.body_bytes) ||
+  if (!FitsGroup(entry, found) ||
       context_.catalog.RecordBytesOf(entry, found.group, found.body_bytes) != found.record_bytes) {
     return refuse();
   }
-  const catalog::KeyHash key_hash = catalog::KeyHashOf(tree, found.key);
-  catalog::BlockId block = context_.forest.Find(tree, found.key, key_hash);
-  if (block == catalog::kNoId) {
-    block = context_.catalog.AddBlock(tree, key_hash, catalog::kNoId);
-    if (block == catalog::kNoId) return refuse();
-    state.parents[block] = RecoveryState::ParentKeyHash(tree, found.parent);
-  } else if (state.parents[block] != RecoveryState::ParentKeyHash(tree, found.parent)) {
-    return refuse();
-  }
+  const catalog::BlockId block = BlockFor(state, tree, found.key, found.parent);
+  if (block == catalog::kNoId) return refuse();
   const auto copy = context_.forest.See(block, found.group);
   if (copy && copy->in_memory) {
     catalog::Record& r = context_.forest.record(copy->record);

@@ -60,6 +60,9 @@ class StoreRecovery final {
   Task<void> WriteAllBack(const RecoveryState& state);
   Task<void> ClearIndex();
   Task<void> Scan(RecoveryState& state);
+  // The block of a record that was found; kNoId where there is no room for it, or its parent is another.
+  catalog::BlockId BlockFor(RecoveryState& state, catalog::TreeId tree, const BlockKey& key,
+                            const BlockKey& parent);
   void Admit(RecoveryState& state, const memory::RecoveredBlock& found);
   Task<void> LinkParents(RecoveryState& state);
   Task<void> KeepReachable(RecoveryState& state);

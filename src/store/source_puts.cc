@@ -8,9 +8,7 @@
 #include "arena/index.h"
 #include "base/format.h"
 #include "base/spin.h"
-#include "catalog/standing.h"
 #include "store/namespaces.h"
-#include "store/shared_uses.h"
 
 namespace cistern::store {
 namespace {
@@ -175,8 +173,7 @@ Task<Result<SourcePut>> SourcePuts::Begin(std::uint32_t slot, SourceBlock block,
   const catalog::TreeId tree = context_.catalog.TreeOf(slot);
   std::optional<bool> present = Present(tree, block);
   if (!present) {
-    co_await catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, tree,
-                                    catalog::KeyHashOf(tree, block.key));
+    co_await context_.catalog.LearnStanding(tree, catalog::KeyHashOf(tree, block.key));
     present = Present(tree, block);
   }
   while (!present) {
@@ -282,18 +279,12 @@ Task<void> SourcePuts::AwaitSure(SourcePut& put) {
   const catalog::PutName name = context_.pending[put.put_].name;
   if (!std::exchange(put.learned_, true)) {
     const catalog::KeyHash parent = catalog::KeyHashOf(name.tree, context_.pending[put.put_].parent);
-    co_await catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, name.tree, parent);
+    co_await context_.catalog.LearnStanding(name.tree, parent);
     co_return;
   }
   const Status collected = co_await deletions_.NextCollected(put.deadline_);
   if (!collected.ok() && context_.pending[put.put_].state == catalog::Put::State::kOpen)
     puts_.End(put.put_, Code::kTooLate);
-}
-
-Task<void> SourcePuts::Settle() {
-  if (publisher_.cascade_waits()) co_await publisher_.Cascade();
-  if (context_.conversations.sharing())
-    co_await ShareUses(context_.executor, context_.catalog, context_.steps);
 }
 
 Task<Status> SourcePuts::Finish(SourcePut put, SourceFacts facts, Admission& admission) {
@@ -323,7 +314,7 @@ Task<bool> SourcePuts::IsChain(std::uint32_t slot, std::span<const BlockKey> cha
       bool unsure = false;
       block = context_.catalog.Find(tree, chain[i - 1], &unsure);
       if (unsure) {
-        co_await catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, tree, key_hash);
+        co_await context_.catalog.LearnStanding(tree, key_hash);
         block = context_.catalog.Find(tree, chain[i - 1]);
       }
       if (block == catalog::kNoId) co_return false;
@@ -358,8 +349,7 @@ Task<std::vector<std::uint32_t>> SourcePuts::BodyBytes(std::uint32_t slot, std::
     bool unsure = false;
     catalog::BlockId block = context_.catalog.Find(tree, key, &unsure);
     if (unsure) {
-      co_await catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, tree,
-                                      catalog::KeyHashOf(tree, key));
+      co_await context_.catalog.LearnStanding(tree, catalog::KeyHashOf(tree, key));
       entry = context_.catalog.EntryOf(tree);
       if (entry == nullptr) co_return std::vector<std::uint32_t>();
       block = context_.catalog.Find(tree, key);

@@ -154,9 +154,9 @@ class SourcePuts final {
   // Prefetches what FinishAtOnce looks at, of the first kAhead puts together.
   static constexpr std::size_t kAhead = 8;
   void FinishAhead(std::span<const SourcePut* const> some) const;
-  // Whether Settle has work: puts that waited for a published parent, or notes of shared conversations.
-  bool Settles() const { return publisher_.cascade_waits() || context_.conversations.sharing(); }
-  Task<void> Settle();
+  // As Publisher::settles and Publisher::Settle.
+  bool Settles() const { return publisher_.settles(); }
+  Task<void> Settle() { return publisher_.Settle(); }
 
   // Whether a record of the block can be read here, in any tier; false too where a collection hides it.
   bool Here(std::uint32_t slot, const BlockKey& key, std::uint16_t group);

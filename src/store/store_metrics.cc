@@ -100,30 +100,29 @@ void AddNamespaceMetrics(MetricRegistry& registry, const BlockStore* store) {
 }
 
 void AddQuotaMetrics(MetricRegistry& registry, const BlockStore* store) {
-  MetricTable table{
-      .name = "quotas",
-      .metric = "quota",
-      .help = "one object a quota, in the order of the configuration",
-      .columns = {{"quota", MetricKind::kLabel, "its namespaces"},
-                  {"memory_bytes", MetricKind::kGauge, "of bodies that they have in memory"},
-                  {"memory_limit_bytes", MetricKind::kGauge, "that they may have; none: all"},
-                  {"reserve_bytes", MetricKind::kGauge, "of these, that stay when others need room"},
-                  {"flash_bytes", MetricKind::kGauge, "of bodies that they have on flash"},
-                  {"flash_limit_bytes", MetricKind::kGauge, "that they may have there; none: all"},
-                  {"flash_reserve_bytes", MetricKind::kGauge, "of these, that stay when others need room"}},
-      .rows = [store](std::size_t at, MetricRow& row) {
-        const std::vector<policy::Quota>& quotas = store->quotas().quotas();
-        if (at >= quotas.size()) return MetricTable::Found::kEnd;
-        const policy::Quota& quota = quotas[at];
-        row.push_back(quota.pattern);
-        row.push_back(store->used()[at + 1]);
-        row.push_back(LimitOf(quota.memory_bytes));
-        row.push_back(quota.reserve_bytes);
-        row.push_back(store->below()[at + 1]);
-        row.push_back(LimitOf(quota.flash_bytes));
-        row.push_back(quota.flash_reserve_bytes);
-        return MetricTable::Found::kRow;
-      }};
+  MetricTable table{.name = "quotas",
+                    .metric = "quota",
+                    .help = "one object a quota, in the order of the configuration",
+                    .columns = {{"quota", kLabel, "its namespaces"},
+                                {"memory_bytes", kGauge, "of bodies that they have in memory"},
+                                {"memory_limit_bytes", kGauge, "that they may have; none: all"},
+                                {"reserve_bytes", kGauge, "of these, that stay when others need room"},
+                                {"flash_bytes", kGauge, "of bodies that they have on flash"},
+                                {"flash_limit_bytes", kGauge, "that they may have there; none: all"},
+                                {"flash_reserve_bytes", kGauge, "of these, that stay when others need room"}},
+                    .rows = [store](std::size_t at, MetricRow& row) {
+                      const std::vector<policy::Quota>& quotas = store->quotas().quotas();
+                      if (at >= quotas.size()) return MetricTable::Found::kEnd;
+                      const policy::Quota& quota = quotas[at];
+                      row.push_back(quota.pattern);
+                      row.push_back(store->used()[at + 1]);
+                      row.push_back(LimitOf(quota.memory_bytes));
+                      row.push_back(quota.reserve_bytes);
+                      row.push_back(store->below()[at + 1]);
+                      row.push_back(LimitOf(quota.flash_bytes));
+                      row.push_back(quota.flash_reserve_bytes);
+                      return MetricTable::Found::kRow;
+                    }};
   registry.Add("", std::move(table));
 }
 

@@ -9,9 +9,7 @@
 #include "base/call_stations.h"
 #include "base/format.h"
 #include "base/limits.h"
-#include "catalog/standing.h"
 #include "memory/movers.h"
-#include "store/shared_uses.h"
 
 namespace cistern::store {
 
@@ -106,9 +104,7 @@ Task<std::vector<PartOutcome>> Writer::Write(catalog::Caller caller, std::uint32
     }
     co_await Finish(call, job);
   }
-  if (publisher_.cascade_waits()) co_await publisher_.Cascade();
-  if (context_.conversations.sharing())
-    co_await ShareUses(context_.executor, context_.catalog, context_.steps);
+  if (publisher_.settles()) co_await publisher_.Settle();
   std::vector<PartOutcome> outcomes;
   outcomes.reserve(jobs.size());
   for (PartJob& job : jobs) {
@@ -158,9 +154,7 @@ Task<Result<std::uint32_t>> Writer::EndHeld(catalog::Caller caller, std::uint32_
       puts_.Leave(put);
     }
   }
-  if (publisher_.cascade_waits()) co_await publisher_.Cascade();
-  if (context_.conversations.sharing())
-    co_await ShareUses(context_.executor, context_.catalog, context_.steps);
+  if (publisher_.settles()) co_await publisher_.Settle();
   if (!mine && foreign) {
     co_return Error(Code::kDenied,
                     "put: is another owner's; only sessions of its owner publish or abandon it");
@@ -311,8 +305,7 @@ residency::Step Writer::JoinPut(const catalog::Caller& caller, WriteCall& call, 
 }
 
 Task<void> Writer::JoinWhenSure(catalog::Caller caller, WriteCall& call, PartJob& job) {
-  co_await catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, call.tree,
-                                  catalog::KeyHashOf(call.tree, job.part.key));
+  co_await context_.catalog.LearnStanding(call.tree, catalog::KeyHashOf(call.tree, job.part.key));
   while (JoinPut(caller, call, job) == residency::Step::kWaits) {
     if (Status waited = co_await deletions_.NextCollected(call.deadline); !waited.ok()) {
       job.outcome.status = std::move(waited);
@@ -473,7 +466,7 @@ residency::Step Writer::TryPublish(catalog::PutIndex put) {
 Task<void> Writer::PublishWhenSure(catalog::PutIndex put) {
   const catalog::TreeId tree = context_.pending[put].name.tree;
   const catalog::KeyHash parent = catalog::KeyHashOf(tree, context_.pending[put].parent);
-  co_await catalog::LearnStanding(context_.executor, context_.catalog, context_.steps, tree, parent);
+  co_await context_.catalog.LearnStanding(tree, parent);
   while (TryPublish(put) == residency::Step::kSpent) co_await Yield();
 }
 

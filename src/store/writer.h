@@ -56,13 +56,13 @@ class Writer final {
   struct WriteCall;
 
   Status CheckPart(const catalog::NamespaceEntry& entry, const PartWrite& part) const;
-  // Finds or makes the put; kWaits where a collection hides whether the block is present.
   std::string PendingFull(const OwnerToken& owner) const;
   // Whether one more of so many bytes leaves others something of the memory that neither leases nor pending
   // puts keep.
   bool LeavesMemory(const OwnerToken& owner, std::uint64_t record_bytes) const;
   // What the part's block is held to be.
   policy::Standing StandingOf(WriteCall& call, const PartWrite& part);
+  // Finds or makes the put; kWaits where a collection hides whether the block is present.
   residency::Step JoinPut(const catalog::Caller& caller, WriteCall& call, PartJob& job);
   Task<void> JoinWhenSure(catalog::Caller caller, WriteCall& call, PartJob& job);
   Task<void> FindSlot(const residency::SlotFill& fill, PartJob& job, Instant deadline,

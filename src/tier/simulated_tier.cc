@@ -19,14 +19,8 @@ constexpr std::size_t kRecordsAStep = 32;
 constexpr std::size_t kMoveRecords = 64;
 constexpr std::uint32_t kNoOpenRoom = Location::kNone;
 
-std::uint64_t BodyBytes(const record::Seal& seal) {
-  std::uint64_t bytes = 0;
-  for (const std::uint32_t part : seal.part_bytes) bytes += part;
-  return bytes;
-}
-
 std::uint64_t RecordBytesOf(const record::Seal& seal, std::uint32_t unit) {
-  return record::RecordBytes(BodyBytes(seal), static_cast<std::uint32_t>(seal.segment_crcs.size()),
+  return record::RecordBytes(record::BodyBytesOf(seal), static_cast<std::uint32_t>(seal.segment_crcs.size()),
                              static_cast<std::uint32_t>(seal.part_bytes.size()), unit);
 }
 
@@ -127,7 +121,7 @@ void SimulatedTier::CountError() {
 Task<void> SimulatedTier::Delay() {
   const auto us = random_.Between(static_cast<std::uint64_t>(options_.least_us),
                                   static_cast<std::uint64_t>(options_.most_us));
-  (void)co_await SleepUntil(executor_.Now().PlusUs(static_cast<std::int64_t>(us)));
+  co_await SleepUntil(executor_.Now().PlusUs(static_cast<std::int64_t>(us)));
 }
 
 // ---- recovery ----
@@ -195,7 +189,7 @@ SimulatedMedia::Record SimulatedTier::MakeRecord(const AppendRequest& request,
   const record::Seal& seal = request.seal;
   SimulatedMedia::Record record;
   record.bytes.resize(RecordBytesOf(seal, options_.unit));
-  const std::uint64_t body = BodyBytes(seal);
+  const std::uint64_t body = record::BodyBytesOf(seal);
   std::memcpy(record.bytes.data(), request.body, body);
   record::Stamp stamp;
   stamp.region = location.high;

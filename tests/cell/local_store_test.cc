@@ -36,7 +36,7 @@ class LocalStoreTest : public store::BlockStoreTest {
     name = NameOf("default", *t->store->NamespaceAt(ns.slot));
   }
   static Task<void> Pass(Executor& executor, std::int64_t us) {
-    (void)co_await SleepUntil(executor.Now().PlusUs(us));
+    co_await SleepUntil(executor.Now().PlusUs(us));
   }
   // kill -9 and power loss for the disk, whatever is under way.
   void Kill(bool memory_is_lost = false) {

@@ -111,7 +111,7 @@ class RealCell {
     const Instant until = executor().Now().PlusUs(us);
     while (executor().Now() < until) {
       for (auto& host : hosts_) host->store->Tick();
-      (void)co_await SleepUntil(std::min(until, executor().Now().PlusUs(500)));
+      co_await SleepUntil(std::min(until, executor().Now().PlusUs(500)));
     }
   }
   void RunFor(std::int64_t us) { loop_->BlockOn(Pass(us)); }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "../real_node.h"
+#include "base/event.h"
 #include "base/log.h"
 #include "base/task_group.h"
 #include "base/test_directory.h"
@@ -66,7 +67,7 @@ class SlowMembers final : public store::RemoteBlocks {
   bool Found(std::uint32_t, std::span<const catalog::BlockName>) const override { return false; }
   Task<std::vector<store::RemoteMiss>> Bring(std::uint32_t, std::span<const catalog::BlockName>,
                                              Instant worth) override {
-    static_cast<void>(co_await SleepUntil(worth));
+    co_await SleepUntil(worth);
     co_return std::vector<store::RemoteMiss>();
   }
 
@@ -145,7 +146,6 @@ class LowerTierNode {
   Task<Status> SetUp(Executor& executor, std::uint64_t resident, Promotion promote) {
     Parts& parts = parts_.emplace();
     parts.tasks = std::make_unique<TaskGroup>(executor);
-    stop_ticking_.emplace(executor);
     parts.slots = std::make_unique<memory::Slots>(words_, file_->arena());
     parts.movers = std::make_unique<HeldMovers>(words_, executor);
     parts.journal = std::make_unique<catalog::Journal>(*loop_, file_->directory(), 1);
@@ -184,18 +184,17 @@ class LowerTierNode {
     co_return Status();
   }
   Task<void> Tick(Executor& executor) {
-    while (true) {
-      Status slept = co_await SleepUntil(executor.Now().PlusUs(10'000), *stop_ticking_);
-      if (!slept.ok()) co_return;
+    for (;;) {
+      (void)co_await stop_ticking_.Wait(executor.Now().PlusUs(10'000));
+      if (stop_ticking_.is_set()) co_return;
       while (!keeps_leases_ && parts_->store->Tick()) co_await Yield();
     }
   }
   Task<void> TearDown(Executor& executor) {
-    stop_ticking_->Cancel(Status(Code::kGone, "the node ends"));
+    stop_ticking_.Set();
     co_await parts_->server->Drain(executor.Now());
     co_await parts_->tasks->Close();
     co_await parts_->store->Close();
-    stop_ticking_.reset();
   }
 
   const TestDirectory directory_{TestDirectory::On::kDisk};  // on tmpfs flash would be memory
@@ -206,7 +205,7 @@ class LowerTierNode {
   std::unique_ptr<io::Loop> loop_;
   std::optional<SlowMembers> members_;
   std::optional<Parts> parts_;
-  std::optional<CancelToken> stop_ticking_;
+  Event stop_ticking_;
   std::uint64_t random_ = 0;
   std::atomic<bool> keeps_leases_{false};
   std::thread thread_;

@@ -47,7 +47,7 @@ class AwaitedTurnsTest : public store::BlockStoreTest {
     co_return std::make_unique<tier::SimulatedTier>(tier::SimulatedTier::Parts{on, media_, 1}, with, journal);
   }
   static Task<void> Sleep(Executor& executor, Instant until) {
-    (void)co_await SleepUntil(until);
+    co_await SleepUntil(until);
     (void)executor;
   }
   void PassUs(std::int64_t us) {

@@ -49,9 +49,7 @@ class DrainTest : public store::BlockStoreTest {
     running.reset();
   }
   Task<void> RunDrain(Executor&, store::DrainOrder order) { ended = co_await t->store->drain().Run(order); }
-  Task<void> Nap(Executor& executor, std::int64_t us) {
-    (void)co_await SleepUntil(executor.Now().PlusUs(us));
-  }
+  Task<void> Nap(Executor& executor, std::int64_t us) { co_await SleepUntil(executor.Now().PlusUs(us)); }
   void Begin(bool memory_goes, std::int64_t within_us = kMinuteUs) {
     ended.reset();
     running->Spawn(RunDrain(t->loop->executor(),

@@ -61,7 +61,7 @@ class PromptedStore : public store::BlockStoreTest {
     t->store->NotePrompt(ns.slot, std::move(prompt));
   }
   void Read(std::uint64_t n) { ReadLeased(n, kBytes); }
-  static Task<void> Sleep(Executor&, Instant until) { (void)co_await SleepUntil(until); }
+  static Task<void> Sleep(Executor&, Instant until) { co_await SleepUntil(until); }
   void SleepTo(Instant until) {
     t->Run(Sleep(t->loop->executor(), until));
     t->Tick();

@@ -96,7 +96,7 @@ class FlashStoreTest : public store::SourceStoreTest {
     const auto dropped = co_await t->store->Drop(ns.slot, std::span(&key, 1));
     EXPECT_TRUE(dropped.has_value());
   }
-  Task<void> Sleep(Executor&, std::int64_t us) { (void)co_await SleepUntil(t->clock.Now().PlusUs(us)); }
+  Task<void> Sleep(Executor&, std::int64_t us) { co_await SleepUntil(t->clock.Now().PlusUs(us)); }
   std::uint64_t Count(const Counter& counter) { return counter.value(); }
   const catalog::StoreCounters& Counters() { return t->store->counters(); }
 };

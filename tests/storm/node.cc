@@ -500,7 +500,7 @@ Task<void> SimNode::Do(Call& call) {
       while (std::ranges::any_of(open_, [&call](const CallPtr& other) {
         return other.get() != &call && other->caller.session == call.caller.session;
       })) {
-        (void)co_await SleepUntil(executor().Now().PlusUs(5));
+        co_await SleepUntil(executor().Now().PlusUs(5));
       }
       co_await store.SessionEnded(call.caller, call.last_of_owner);
       break;
