@@ -65,7 +65,7 @@ void Reads() {
     Publish(words, arena, place, generation, record);
     CISTERN_ASSERT(
         writer.Insert(FingerprintOf(kTestIncarnation, 0, keys[i]),
-                      {place, kBytes, 0, static_cast<std::uint32_t>(generation) & kGenerationLowMask, 0}));
+                      {place, kBytes, 0, static_cast<std::uint32_t>(generation) & kGenerationLowMask}));
   }
   Reader<RealWords> reader(words, arena, index);
   auto record = std::make_unique<OpenRecord>();
@@ -121,7 +121,7 @@ void Lookups() {
       std::uint64_t bits = random();
       std::memcpy(keys[i].bytes.data() + 8 * word, &bits, 8);
     }
-    CISTERN_ASSERT(writer.Insert(FingerprintOf(1, 0, keys[i]), {static_cast<Place>(i), 1, 0, 0, 0}));
+    CISTERN_ASSERT(writer.Insert(FingerprintOf(1, 0, keys[i]), {static_cast<Place>(i), 1, 0, 0}));
   }
   std::vector<double> run, fingerprints, half;
   std::vector<Found> found(1000);
