@@ -192,6 +192,9 @@ const FlashCounters& FlashTier::counters() const { return media_->counters(); }
 std::uint64_t FlashTier::reservable_bytes() const { return reclaim_->ReservableBytes(); }
 std::uint64_t FlashTier::capacity_bytes() const { return media_->capacity_bytes(); }
 std::uint64_t FlashTier::live_bytes() const { return media_->live_bytes(); }
+std::uint64_t FlashTier::live_bytes(std::uint32_t region) const {
+  return media_->DeviceOf(region).at(region).live_bytes();
+}
 std::uint32_t FlashTier::free_regions() const { return media_->free_regions(); }
 std::uint32_t FlashTier::regions() const { return media_->regions(); }
 std::uint64_t FlashTier::region_bytes() const { return media_->geometry().region_bytes; }

@@ -99,6 +99,7 @@ class FlashTier final : public tier::Tier {
   const FlashCounters& counters() const;
   std::uint64_t capacity_bytes() const;
   std::uint64_t live_bytes() const;
+  std::uint64_t live_bytes(std::uint32_t region) const;
   std::uint32_t free_regions() const;
   std::uint32_t regions() const;
   std::uint64_t region_bytes() const;

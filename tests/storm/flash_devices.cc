@@ -268,7 +268,7 @@ void World::CheckRegions() {
   if (MediaDamaged()) return;
   const flash::FlashTier& tier = node()->flash();
   std::uint32_t number = 0;
-  for (const flash::FlashTier::DeviceState& device : tier.devices()) {
+  for (const flash::FlashDeviceState& device : tier.devices()) {
     const std::span<const std::byte> bytes = disk_.Bytes(FileOf(device.path));
     for (std::uint64_t at = flash::kSuperBytes; at + flash_->region_bytes <= device.size_bytes;
          at += flash_->region_bytes, ++number) {

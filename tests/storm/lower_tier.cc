@@ -42,7 +42,7 @@ void World::NoteDevices(SimNode& node) {
   out_.clear();
   if (simulated_ && !node.simulated().in_service()) out_ = Devices();
   if (!flash_) return;
-  for (const flash::FlashTier::DeviceState& device : node.flash().devices()) {
+  for (const flash::FlashDeviceState& device : node.flash().devices()) {
     if (!device.in_service) out_.push_back(device.path);
   }
 }
@@ -226,9 +226,9 @@ bool World::TierMayHaveLost(SimNode& node) {
   if (simulated_) return !node.simulated().in_service() || media_unknown_;
   const auto devices = node.flash().devices();
   return power_was_cut_ || shrunk_ || device_faults_ != device_faults_at_boot_ || MediaDamaged() ||
-         media_damaged_at_boot_ ||
-         std::ranges::any_of(devices,
-                             [](const flash::FlashTier::DeviceState& device) { return !device.in_service; });
+         media_damaged_at_boot_ || std::ranges::any_of(devices, [](const flash::FlashDeviceState& device) {
+           return !device.in_service;
+         });
 }
 
 // R7, at any moment: all that is acknowledged is found if the node dies now, with what is still under way
