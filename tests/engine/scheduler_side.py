@@ -13,6 +13,7 @@ import pytest
 import cistern.engine.coordinator as coordinator_module
 import cistern.engine.matches as matches_module
 import cistern.engine.shared_session as shared_module
+import cistern.engine.warnings as warnings_module
 from cistern import MatchResult, MatchRun, NamespaceSpec
 from cistern.engine import options
 from cistern.engine.coordinator import Coordinator
@@ -126,7 +127,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep)
-        for module in (shared_module, matches_module, coordinator_module):
+        for module in (coordinator_module, matches_module, shared_module, warnings_module):
             monkeypatch.setattr(module, "time", clock)
 
     def sleep(self, seconds: float) -> None:

@@ -12,12 +12,13 @@ from .adapters import Adapters
 from .files import UnknownIdentity
 from .request import Adapter
 from .tracked import TrackedRequest
+from .warnings import Warn
 
 
 class AdaptedRequests:
     def __init__(
         self, applied: str, requests: Mapping[str, TrackedRequest], namespace: Callable[[str], int],
-        warn: Callable[[str], None],
+        warn: Warn,
     ) -> None:
         """`applied`: as of Adapters. `requests`: all of the engine's, by their ids. `namespace`: the number of the
         namespace of an adapter with this digest."""
@@ -51,8 +52,9 @@ class AdaptedRequests:
             tracked.digest = tracked.adapter.result()
             namespace = self._namespace(tracked.digest)
         except Exception as error:  # of any kind: the engine goes on
+            number = tracked.request.adapter.number if tracked.request.adapter else 0
             why = str(error) if isinstance(error, (UnknownIdentity, OSError)) else repr(error)
-            self._warn(f"requests of this adapter share no KV: {why}")
+            self._warn(f"adapter {number}", f"requests of this adapter share no KV: {why}")
         else:
             tracked.planned.namespace = namespace
             tracked.planned.may_save, tracked.planned.may_load = tracked.may

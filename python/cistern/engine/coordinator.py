@@ -32,6 +32,7 @@ from .shared_session import SharedSession
 from .stats import Counters
 from .tiers import load_ends, lowest_tier, tokens_by_tier
 from .tracked import TrackedRequest
+from .warnings import Warnings
 from .written import LoadLeases, Place, WrittenPuts
 
 if TYPE_CHECKING:
@@ -81,14 +82,14 @@ class Coordinator:
         self._facts = facts
         self._listener = listener
         self._logger = logging.getLogger(facts.logger)
-        self._warned: set[str] = set()
+        self.warn = Warnings(self._logger)
         check_node_options(options)
         starter = NodeStarter(options) if options.start_node else None
         if options.required:
             require_node(options, starter)
         self.connection = Connection(self._logger, starter)
         self._shared = SharedSession(options, facts, fields, hash_fields, self.connection, self._forget_answers)
-        self._matches = Matches(self.connection, options.match_timeout_s, self.warn_once)
+        self._matches = Matches(self.connection, options.match_timeout_s, self.warn)
         self._plan = Plan(
             Limits(
                 ranks=facts.ranks,
@@ -102,7 +103,7 @@ class Coordinator:
         self._unidentified: deque[TrackedRequest] = deque(maxlen=MAX_ENDING)
         """Ended requests that end a conversation of an adapter whose files are still being looked at."""
         self._requests: dict[str, TrackedRequest] = {}
-        self._adapted = AdaptedRequests(facts.adapters, self._requests, self._shared.namespace, self.warn_once)
+        self._adapted = AdaptedRequests(facts.adapters, self._requests, self._shared.namespace, self.warn)
         self._windows = any(group.window_tokens for group in facts.groups)
         self._pool: PagePool
         self._step = 0
@@ -335,11 +336,11 @@ class Coordinator:
             for loaded in report.loads:
                 ours.update(loaded.bad_pages)
                 if loaded.message:
-                    self.warn_once(f"blocks are not loaded: {loaded.message}")
+                    self.warn(f"load {loaded.code}", f"blocks are not loaded: {loaded.message}")
             for saved in report.saves:
                 self.stats.add("saved_bytes", saved.moved_bytes)
                 if saved.message:
-                    self.warn_once(f"blocks are not saved: {saved.message}")
+                    self.warn(f"save {saved.code}", f"blocks are not saved: {saved.message}")
         self._measure_step(max((report.step for report in reports), default=0))
         self._apply(
             self._plan.report(
@@ -408,9 +409,10 @@ class Coordinator:
         session = self._shared.session
         if self._options.on_reset == "drop":
             if session is None:
-                self.warn_once(
+                self.warn(
+                    "reset",
                     "the engine was reset with on_reset=drop while no node was there: what is stored under its former "
-                    "generation was not dropped, and leaves by itself; `cistern admin drop` drops it now"
+                    "generation was not dropped, and leaves by itself; `cistern admin drop` drops it now",
                 )
             else:
                 self.connection.submit(partial(_drop_namespaces, session), kept=True)
@@ -473,11 +475,6 @@ class Coordinator:
         self._apply(self._plan.finish())
         self._adapted.close()
         self.connection.close()
-
-    def warn_once(self, text: str) -> None:
-        if text not in self._warned and len(self._warned) < 1000:
-            self._warned.add(text)
-            self._logger.warning("cistern: %s", text)
 
     # ------------------------------------------------------------------ the session
 
@@ -605,10 +602,11 @@ class Coordinator:
         if self._plan.blocks_left_out > left_out:
             lost = self._plan.unsaved(request_id, frontier)
             self.stats.add("not_saved", lost)
-            self.warn_once(
+            self.warn(
+                "not saved",
                 f"{lost} blocks of a request that has ended are not saved: saves on their way have "
                 f"{self._plan.referenced_pages} of the {self._plan.limits.max_pages} pages that they may keep from "
-                "reuse (max_pages_share)"
+                "reuse (max_pages_share)",
             )
 
     # ------------------------------------------------------------------ effects
