@@ -19,7 +19,7 @@ from .conversations import MAX_ENDING, Conversations, Ending
 from .facts import EngineFacts
 from .identity import Fields
 from .keys import new_keys
-from .matches import SOON_S, Match, Matches
+from .matches import Match, Matches
 from .node import NodeStarter, check_node_options, require_node
 from .options import PREFIX, Options, RequestParameters
 from .orders import LoadOrder, RankReport, SaveOrder, StepOrders
@@ -103,7 +103,9 @@ class Coordinator:
         self._unidentified: deque[TrackedRequest] = deque(maxlen=MAX_ENDING)
         """Ended requests that end a conversation of an adapter whose files are still being looked at."""
         self._requests: dict[str, TrackedRequest] = {}
-        self._adapted = AdaptedRequests(facts.adapters, self._requests, self._shared.namespace, self.warn)
+        self._adapted = AdaptedRequests(
+            facts.adapters, self._requests, self._shared.namespace, options.start_timeout_s, self.warn
+        )
         self._windows = any(group.window_tokens for group in facts.groups)
         self._pool: PagePool
         self._step = 0
@@ -178,8 +180,8 @@ class Coordinator:
         request = tracked.request
         if request.skips_cache or not tracked.may[1]:
             return 0, False
-        if not self._adapted.identified(tracked, SOON_S):
-            return self._waits(tracked, self._options.start_timeout_s)
+        if not self._adapted.identified(tracked, soon=True):
+            return (None if self._adapted.awaited(tracked) else 0), False
         if not tracked.planned.may_load:
             return 0, False
         if self._changes.doubtful:
@@ -498,12 +500,11 @@ class Coordinator:
 
     def _while_doubtful(self, tracked: TrackedRequest) -> tuple[int | None, bool]:
         """The answer to a match: None while the ranks look at their weights, which takes them a step."""
-        return self._waits(tracked, LOOK_S) if self._changes.awaited else (0, False)
-
-    def _waits(self, tracked: TrackedRequest, most_s: float) -> tuple[int | None, bool]:
+        if not self._changes.awaited:
+            return 0, False
         now = time.monotonic()
         tracked.first_asked = tracked.first_asked or now
-        return (None if now - tracked.first_asked < most_s else 0), False
+        return (None if now - tracked.first_asked < LOOK_S else 0), False
 
     def _forget_answers(self) -> None:
         for tracked in self._requests.values():
