@@ -16,6 +16,7 @@ import cistern.engine.coordinator as coordinator_module
 import cistern.engine.matches as matches_module
 import cistern.engine.shared_session as shared_module
 import cistern.engine.warnings as warnings_module
+import cistern.engine.written as written_module
 from cistern import MatchResult, MatchRun, NamespaceSpec
 from cistern.engine import options
 from cistern.engine.coordinator import Coordinator
@@ -131,6 +132,7 @@ class Clock:
         clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep)
         for module in (
             adapted_module, adapters_module, coordinator_module, matches_module, shared_module, warnings_module,
+            written_module,
         ):
             monkeypatch.setattr(module, "time", clock)
 

@@ -74,18 +74,6 @@ class AdaptedRequests:
         tracked.adapter = None
         return True
 
-    def _comes_soon(self, tracked: TrackedRequest) -> bool:
-        adapter, found = tracked.request.adapter, tracked.adapter
-        if adapter is None or found is None or adapter.number in self._waited_since:
-            return False
-        self._waited_since[adapter.number] = time.monotonic()
-        return bool(wait([found], SOON_S).done)
-
-    def _looked(self, number: int, most_s: float, took_s: float) -> None:
-        """On another thread."""
-        if took_s <= most_s:
-            self._waited_since.pop(number, None)
-
     def awaited(self, tracked: TrackedRequest) -> bool:
         """Whether a request that is not identified soon may wait until it is."""
         adapter, now = tracked.request.adapter, time.monotonic()
@@ -104,6 +92,18 @@ class AdaptedRequests:
 
     def close(self) -> None:
         self._adapters.close()
+
+    def _comes_soon(self, tracked: TrackedRequest) -> bool:
+        adapter, found = tracked.request.adapter, tracked.adapter
+        if adapter is None or found is None or adapter.number in self._waited_since:
+            return False
+        self._waited_since[adapter.number] = time.monotonic()
+        return bool(wait([found], SOON_S).done)
+
+    def _looked(self, number: int, most_s: float, took_s: float) -> None:
+        """On another thread."""
+        if took_s <= most_s:
+            self._waited_since.pop(number, None)
 
     def _holds(self, tracked: TrackedRequest, namespace: int) -> None:
         """The engine has, for this request, what is known under that namespace: only who has it loaded again may come

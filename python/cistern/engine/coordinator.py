@@ -99,7 +99,8 @@ class Coordinator:
                 drop_last=facts.drafts,
             )
         )
-        self._conversations = Conversations(self.connection, self._plan)
+        self._written = WrittenPuts(self.connection)
+        self._conversations = Conversations(self.connection, self._plan, self._written)
         self._unidentified: deque[TrackedRequest] = deque(maxlen=MAX_ENDING)
         """Ended requests that end a conversation of an adapter whose files are still being looked at."""
         self._requests: dict[str, TrackedRequest] = {}
@@ -113,7 +114,6 @@ class Coordinator:
         self._late_saves: list[SaveOrder] = []
         """Saves of requests that have ended, for the next step."""
         self._leases = LoadLeases(self.connection)
-        self._written = WrittenPuts(self.connection)
         self._epoch = 0
         """Number of resets."""
         self._outdated = OutdatedLoads()
@@ -287,6 +287,7 @@ class Coordinator:
         self._step += 1
         self._shared.refresh()
         self._matches.collect()
+        self._settle_looks()
         if not scheduled and any(one.waits for one in self._requests.values()):
             self.makes_room(WAITING_ROOM_S)
         due, squares = [], 0
@@ -380,6 +381,7 @@ class Coordinator:
         the node is done."""
         self._catch_up(IDLE_S)
         if self._beside is not None:
+            self._settle_looks(last=True)
             self.connection.flush(1.0)
 
     def _catch_up(self, most_s: float = 0.0) -> None:
@@ -393,11 +395,12 @@ class Coordinator:
         report = rank.report()
         if report is not None:
             self.handle_reports([report], set())
+        self._settle_looks()
 
     @property
     def pending(self) -> bool:
         """Whether steps are needed although no request is left."""
-        return bool(self._plan.saves or self._late_saves)
+        return bool(self._plan.saves or self._late_saves or self._written.looks)
 
     # ------------------------------------------------------------------ reset and end
 
@@ -475,6 +478,7 @@ class Coordinator:
         self.finish_in_process()
         self._late_saves = []
         self._apply(self._plan.finish())
+        self._settle_looks(last=True)
         self._adapted.close()
         self.connection.close()
 
@@ -586,7 +590,7 @@ class Coordinator:
             self._pool.reference(self._plan.referenced(order.id))
             if session is not None:
                 look = self._adapted.look(self._requests.get(self._plan.request_of(order.id)))
-                self._written.ordered(order.id, session, order.namespace, look)
+                self._written.ordered(order, session, look)
         if self._listener is not None:
             for order in orders:
                 tracked = self._requests.get(self._plan.request_of(order.id))
@@ -673,6 +677,11 @@ class Coordinator:
         for _ in range(len(self._unidentified)):
             self._end_conversation(self._unidentified.popleft())
         self._conversations.settle()
+
+    def _settle_looks(self, last: bool = False) -> None:
+        if self._written.looks:
+            self._written.settle(last)
+            self._settle_conversations()
 
     def _report(self, order: LoadOrder, delivered_tokens: int, spent_us: int) -> None:
         """Tells the node of a load that has ended; what it saved is unknown until a step has been measured."""
