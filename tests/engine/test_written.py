@@ -12,6 +12,7 @@ import pytest
 from harness import WATCHDOG_S
 from scheduler_side import SIZE, Clock, OneConnection, OneRequest, join, ready, until
 
+import cistern.engine.coordinator as coordinator_module
 import cistern.engine.written as written_module
 from cistern.engine import options
 from cistern.engine.adapters import Adapters
@@ -145,3 +146,35 @@ def test_thread_that_publishes_waits_for_no_look() -> None:
         assert published.wait(WATCHDOG_S) and not done
     finally:
         kept.close()
+
+
+def test_request_whose_blocks_were_refused_saves_on_later(clock: Clock, connection: OneConnection) -> None:
+    """From what the node has by then; a node that goes on refusing is asked ever more rarely."""
+    side = ready()
+    connection.store.blocks = 0
+    request = OneRequest("long", blocks=8)
+    side.add_request(request, options.RequestParameters())
+    assert side.match("long", 0) == (0, False)
+
+    def saves(tokens: int = 1) -> list[SaveOrder]:
+        orders = side.step_orders({"long": tokens})
+        request.computed_tokens += tokens
+        return orders.saves
+
+    def refuse(order: SaveOrder, written: int) -> None:
+        report = SaveReport(0, order.id, written, "the node drains")
+        side.handle_reports([RankReport(0, order.step, session=1, namespaces=1, saves=[report])], set())
+
+    (first,) = saves(4 * SIZE)
+    refuse(first, written=2)
+    assert not saves(SIZE)
+    clock.now += coordinator_module.STOPPED_S
+    connection.store.blocks = 1  # one of them has left meanwhile
+    orders = saves(SIZE) or saves()
+    assert [(one.first_block, len(one.keys), one.parent) for one in orders] == [(1, 5, first.keys[0])]
+    refuse(orders[0], written=0)
+    assert not saves()
+    clock.now += coordinator_module.STOPPED_S
+    assert not saves() and not saves()
+    clock.now += coordinator_module.STOPPED_S
+    assert saves() or saves()

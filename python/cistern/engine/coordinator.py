@@ -49,6 +49,9 @@ ROOM_S = 0.05
 computing a request anew."""
 WAITING_ROOM_S = 1.0
 """The same for requests that wait while nothing runs: only a node that hangs takes as long for a copy."""
+STOPPED_S = 30.0
+"""Time after which a request goes on saving of which a block was refused, the first time; then twice as long each time:
+what a node that has no room for it is given in vain stays little."""
 PUBLISHED_S = MAX_LATE_CALLS * CALL_US / 1e6
 """Time by which a publish that was submitted has been done, or never will be."""
 
@@ -300,6 +303,8 @@ class Coordinator:
             self._adapted.identified(tracked)
             self._add_keys(tracked)
             frontier = self._frontier(tracked, tokens)
+            if tracked.planned.stopped:
+                self._resume(tracked)
             if self._plan.wants(request_id, frontier) and self._may_save(tracked):
                 due.append((request_id, frontier, self._pool.pages_of(request_id)))
         saves, self._late_saves = self._late_saves, []
@@ -557,6 +562,18 @@ class Coordinator:
                 return False
             self._plan.found(tracked.request.id, max(0, tracked.match.found))
         return True
+
+    def _resume(self, tracked: TrackedRequest) -> None:
+        """Has a request that stopped saving go on once its time has come: a node that drained for seconds does not have
+        one of hours unsaved."""
+        now = time.monotonic()
+        if not tracked.stopped_until:
+            tracked.stopped_until = now + STOPPED_S * 2**tracked.stops
+            tracked.stops += 1
+        elif now >= tracked.stopped_until:
+            tracked.stopped_until = 0.0
+            tracked.match.forget()
+            self._plan.resume(tracked.request.id)
 
     def _answered(self, tracked: TrackedRequest, session: Session, fresh: bool) -> bool:
         """Whether the store has said what it has of the request's chain. `fresh`: of all of it, just now."""

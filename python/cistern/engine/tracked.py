@@ -43,6 +43,10 @@ class TrackedRequest:
     """Whether it loads what is not worth it; None: nothing of it was declined."""
     prompt_tokens: int = 0
     """Of its prompt when it came."""
+    stopped_until: float = 0.0
+    """When it saves on; 0: it has not stopped."""
+    stops: int = 0
+    """How often it has."""
     loading_since: float = 0.0
     """When the engine had made room for its load."""
 
