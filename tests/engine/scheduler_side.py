@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 
+import cistern.engine.adapted as adapted_module
+import cistern.engine.adapters as adapters_module
 import cistern.engine.coordinator as coordinator_module
 import cistern.engine.matches as matches_module
 import cistern.engine.shared_session as shared_module
+import cistern.engine.warnings as warnings_module
+import cistern.engine.written as written_module
 from cistern import MatchResult, MatchRun, NamespaceSpec
 from cistern.engine import options
 from cistern.engine.coordinator import Coordinator
@@ -126,7 +130,10 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep)
-        for module in (shared_module, matches_module, coordinator_module):
+        for module in (
+            adapted_module, adapters_module, coordinator_module, matches_module, shared_module, warnings_module,
+            written_module,
+        ):
             monkeypatch.setattr(module, "time", clock)
 
     def sleep(self, seconds: float) -> None:

@@ -270,6 +270,7 @@ def test_blocks_of_an_adapter_replaced_before_its_engine_loaded_it_never_show(
     orders = side.step_orders({"lora": 4 * SIZE + 1})
     (order,) = orders.saves
     side.handle_reports([RankReport(0, orders.step, saves=[SaveReport(0, order.id, len(order.keys))])], set())
+    until(lambda: side.step_orders({}) and not side.pending)
     assert connection.session is not None
     for work in connection.work:
         work(connection.session)

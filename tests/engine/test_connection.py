@@ -20,6 +20,7 @@ from cistern.engine import options
 from cistern.engine.connection import Connection
 from cistern.engine.conversations import Conversations, Ending
 from cistern.engine.session import Session, SessionSpec
+from cistern.engine.written import WrittenPuts
 
 SPEC = SessionSpec(1, "", "default", None, ((),), (), SIZE, False, "", "")
 LOGGER = logging.getLogger("test.cistern")
@@ -221,7 +222,7 @@ def test_end_of_a_conversation_that_is_refused_is_asked_again(monkeypatch: pytes
     standing.store.end_conversation = end  # type: ignore[method-assign]
     kept._spec, kept.session = SPEC, standing
     plan: Any = SimpleNamespace(requests=(), saving=lambda namespace, name: False)
-    conversations = Conversations(kept, plan)
+    conversations = Conversations(kept, plan, WrittenPuts(kept))
     conversations.end(Ending(standing, 1, 0, "chat-17", frozenset()))
     conversations.settle()
     until(lambda: len(ends) == 2)

@@ -426,7 +426,7 @@ LORA = Adapter("lora", 1, "/nowhere", False)
 def looked(monkeypatch: pytest.MonkeyPatch) -> Future[str]:
     """What looking at an adapter's files says, once it is set."""
     digest: Future[str] = Future()
-    monkeypatch.setattr(Adapters, "ask", lambda self, adapter: digest)
+    monkeypatch.setattr(Adapters, "ask", lambda self, adapter, looked: digest)
     return digest
 
 

@@ -122,3 +122,13 @@ def test_what_loads_took_beside_themselves_is_unlearned_soon() -> None:
         if ask(pace, load_s=0.11):
             pace.load_ended(0.005)
     assert pace.worth(*HIT)
+
+
+def test_load_that_took_longer_than_from_its_beginning_takes_nothing_beside_itself() -> None:
+    """What is known of it finds its way back from there."""
+    pace = Pace()
+    for _ in range(1000):
+        pace.load_ended(-0.5)
+    assert pace.beside_s == 0.0
+    pace.load_ended(0.02)
+    assert pace.beside_s == pytest.approx(0.02)

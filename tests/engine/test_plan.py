@@ -172,6 +172,10 @@ def test_block_one_rank_could_not_write_abandoned_by_all() -> None:
     assert [count for _, count in effects.publish] == [1]
     assert effects.abandon == [(order.id, order.put_ids[0][1:])]
     assert request.stopped and not plan.wants("r", 32)  # its descendants would wait for a parent in vain
+    plan.resume("r")
+    plan.found("r", 1)
+    (again,) = plan.save(2, [("r", 16, ([1, 2, 3, 4],))])
+    assert again.first_block == 1 and again.keys == order.keys[1:]
 
 
 def test_save_computed_on_failed_load_abandoned() -> None:
@@ -345,6 +349,9 @@ def test_random_steps_publish_confirmed_and_written_only(seed: int) -> None:
                 while len(pages[name]) < tokens[name] // SIZE:
                     pages[name].append(next_page)
                     next_page += 1
+                if plan.requests[name].stopped and dice.random() < 0.3:
+                    plan.resume(name)
+                    plan.found(name, dice.randrange(3))
                 due.append((name, tokens[name], (pages[name],)))
             orders = plan.save(step, due)
             for order in orders:

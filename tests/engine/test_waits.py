@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import errno
 import logging
@@ -18,6 +19,8 @@ import pytest
 from harness import WATCHDOG_S, Node
 from scheduler_side import SIZE, Clock, Listener, OneConnection, OneRequest, add, join, make, ready, until
 
+import cistern.engine.adapted as adapted_module
+import cistern.engine.adapters as adapters_module
 import cistern.engine.coordinator as coordinator_module
 import cistern.engine.node as node_module
 import cistern.engine.shared_session as shared_module
@@ -27,7 +30,7 @@ from cistern.engine.adapters import Adapters
 from cistern.engine.connection import Connection
 from cistern.engine.coordinator import Coordinator
 from cistern.engine.facts import ConfigurationError
-from cistern.engine.matches import Match, Matches
+from cistern.engine.matches import SOON_S, Match, Matches
 from cistern.engine.orders import LoadReport, RankReport, SaveReport
 from cistern.engine.request import Adapter
 from cistern.engine.session import GroupShape, Session, SessionSpec
@@ -256,6 +259,123 @@ def test_adapter_files_looked_at_beside(connection: OneConnection, monkeypatch: 
     there.set()
     until(lambda: side.match("lora", 0)[1] or join(side))
     assert threading.get_ident() not in seen
+
+
+class Share:
+    """Where adapters lie: a look at one has an answer as long as it is let."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.there, self.looks = threading.Event(), 0
+        self.there.set()
+        self.waits: list[float] = []
+        monkeypatch.setattr(adapters_module, "_state", self.state)
+        monkeypatch.setattr(Adapters, "_digest", lambda self, adapter: adapter.name)
+        monkeypatch.setattr(adapted_module, "wait", self.wait)
+
+    def state(self, adapter: Adapter) -> object:
+        self.looks += 1
+        assert self.there.wait(WATCHDOG_S)
+        return adapter.path
+
+    def wait(self, of: Any, timeout_s: float) -> Any:
+        self.waits.append(timeout_s)
+        return concurrent.futures.wait(of, timeout_s)
+
+    def hangs(self, side: Coordinator, lora: Adapter) -> None:
+        """From now on, in the middle of a look."""
+        self.there.clear()
+        looks = self.looks
+        side._adapted._adapters.ask(lora)
+        until(lambda: self.looks > looks)
+
+
+LORA = Adapter("lora", 1, "/nowhere", False)
+
+
+def with_lora(connection: OneConnection, monkeypatch: pytest.MonkeyPatch) -> tuple[Coordinator, Share]:
+    """A side that knows an adapter, of which it had a request with a hit of 3 blocks."""
+    side, share = ready(), Share(monkeypatch)
+    add(side, "first lora", adapter=LORA)
+    until(lambda: side.match("first lora", 0)[1] or join(side))
+    return side, share
+
+
+def test_only_the_first_request_of_an_adapter_waits_for_a_share_that_hangs(
+    clock: Clock, connection: OneConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side, share = with_lora(connection, monkeypatch)
+    share.hangs(side, LORA)
+    add(side, "a", adapter=LORA)
+    assert side.match("a", 0) == (None, False)
+    clock.now += 2 * adapted_module.LOOK_S
+    add(side, "b", adapter=LORA)
+    assert [side.match(name, 0) for name in "ab"] == [(0, False)] * 2
+    # One that is late all the same does not have the next one wait either; one in time does.
+    share.there.set()
+    until(lambda: side._requests["b"].adapter.done())  # type: ignore[union-attr]
+    share.hangs(side, LORA)
+    add(side, "c", adapter=LORA)
+    assert side.match("c", 0) == (0, False)
+    share.there.set()
+    until(lambda: not side._adapted._waited_since)
+    add(side, "d", adapter=LORA)
+    until(lambda: side.match("d", 0) != (None, False))
+    assert side.match("d", 0) == (3 * SIZE, True)
+    side.close()
+
+
+def test_new_adapter_whose_files_hang_keeps_nobody_waiting_behind_its_first_request(
+    clock: Clock, connection: OneConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side, share = ready(start_timeout_s=20), Share(monkeypatch)
+    share.there.clear()
+    add(side, "a", adapter=LORA)
+    assert side.match("a", 0) == (None, False)
+    clock.now += 19
+    add(side, "b", adapter=LORA)
+    assert [side.match(name, 0) for name in "ab"] == [(None, False)] * 2
+    clock.now += 2
+    add(side, "c", adapter=LORA)
+    assert [side.match(name, 0) for name in "abc"] == [(0, False)] * 3
+    share.there.set()
+    side.close()
+
+
+def test_steps_look_for_an_adapters_answer_once_however_many_wait(
+    clock: Clock, connection: OneConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side, share = with_lora(connection, monkeypatch)
+    share.hangs(side, LORA)
+    share.waits.clear()
+    names = [f"{i} lora" for i in range(100)]
+    for name in names:
+        add(side, name, adapter=LORA)
+    for _ in range(3):
+        assert all(side.match(name, 0) == (None, False) for name in names)
+    assert share.waits == [SOON_S]
+    share.there.set()
+    side.close()
+
+
+def test_looks_at_adapters_are_as_many_as_these_at_most(
+    connection: OneConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of requests that come and of blocks that are to be seen, known and new, and each as fresh as it is asked for."""
+    side, share = with_lora(connection, monkeypatch)
+    adapters, new = side._adapted._adapters, Adapter("new", 2, "/new", False)
+    share.there.clear()
+    first = [adapters.ask(LORA), adapters.ask(new)]
+    until(lambda: all(one.running() for one in first))
+    later = [
+        [adapters.ask(LORA) for _ in range(100)], [adapters.ask(new) for _ in range(100)],
+        [adapters.ask_again(LORA, "lora") for _ in range(100)],
+    ]
+    assert adapters._looks._work.qsize() == 2 and adapters._reads._work.qsize() == 1
+    looks = share.looks
+    share.there.set()
+    assert [{one.result(WATCHDOG_S) for one in some} for some in later] == [{"lora"}, {"new"}, {True}]
+    assert share.looks > looks and adapters.ask(LORA) is not later[0][0]
+    side.close()
 
 
 def test_nothing_is_shared_between_a_change_of_weights_and_an_emptied_cache(connection: OneConnection) -> None:

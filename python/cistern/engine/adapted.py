@@ -4,33 +4,46 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from functools import partial
 
 from .adapters import Adapters
 from .files import UnknownIdentity
+from .matches import SOON_S
 from .request import Adapter
 from .tracked import TrackedRequest
+from .warnings import Warn
+
+LOOK_S = 0.2
+"""Time that a request of an adapter whose files are known waits for a look at them: far longer than one takes on a disk
+that answers."""
 
 
 class AdaptedRequests:
     def __init__(
         self, applied: str, requests: Mapping[str, TrackedRequest], namespace: Callable[[str], int],
-        warn: Callable[[str], None],
+        read_s: float, warn: Warn,
     ) -> None:
         """`applied`: as of Adapters. `requests`: all of the engine's, by their ids. `namespace`: the number of the
-        namespace of an adapter with this digest."""
+        namespace of an adapter with this digest. `read_s`: how long an adapter's first requests may wait until its
+        files are read."""
         self._adapters = Adapters(applied)
         self._requests = requests
         self._namespace = namespace
+        self._read_s = read_s
         self._warn = warn
+        self._waited_since: dict[int, float] = {}
+        """When a request of an adapter first waited for a look at its files, by its number, until one is in time: who
+        comes when the time for it is over computes at once."""
         self._held: dict[int, int] = {}
         """The namespace of the last request of each adapter, by the adapter's number."""
 
     def ask(self, tracked: TrackedRequest, adapter: Adapter) -> None:
         """Begins to look at its adapter's files, beside."""
-        tracked.adapter = self._adapters.ask(adapter)
+        tracked.look_s = LOOK_S if self._adapters.knows(adapter) else self._read_s
+        tracked.adapter = self._adapters.ask(adapter, partial(self._looked, adapter.number, tracked.look_s))
 
     def loads(self, adapter: Adapter) -> None:
         """The engine is about to load an adapter ahead of its requests, or again: whose files changed since then, until
@@ -40,25 +53,31 @@ class AdaptedRequests:
                 self._end_sharing(adapter.number)
                 self._held.pop(adapter.number, None)
 
-    def identified(self, tracked: TrackedRequest, wait_s: float = 0.0) -> bool:
+    def identified(self, tracked: TrackedRequest, soon: bool = False) -> bool:
         """Whether it is known which KV the request shares: at once, but for an adapter's files, which are looked at
-        beside."""
+        beside. `soon`: or whether it is so SOON_S later, where no request of its adapter has waited for it in vain."""
         if tracked.adapter is None:
             return True
-        if not wait([tracked.adapter], wait_s).done:
+        if not tracked.adapter.done() and not (soon and self._comes_soon(tracked)):
             return False
         try:
             tracked.digest = tracked.adapter.result()
             namespace = self._namespace(tracked.digest)
         except Exception as error:  # of any kind: the engine goes on
+            number = tracked.request.adapter.number if tracked.request.adapter else 0
             why = str(error) if isinstance(error, (UnknownIdentity, OSError)) else repr(error)
-            self._warn(f"requests of this adapter share no KV: {why}")
+            self._warn(f"adapter {number}", f"requests of this adapter share no KV: {why}")
         else:
             tracked.planned.namespace = namespace
             tracked.planned.may_save, tracked.planned.may_load = tracked.may
             self._holds(tracked, namespace)
-        tracked.adapter, tracked.first_asked = None, 0.0
+        tracked.adapter = None
         return True
+
+    def awaited(self, tracked: TrackedRequest) -> bool:
+        """Whether a request that is not identified soon may wait until it is."""
+        adapter, now = tracked.request.adapter, time.monotonic()
+        return adapter is not None and now - self._waited_since.get(adapter.number, now) < tracked.look_s
 
     def look(self, tracked: TrackedRequest | None) -> Callable[[], Future[bool]] | None:
         """What finds out whether the adapter that the engine has loaded for a request is the one whose namespace its
@@ -73,6 +92,18 @@ class AdaptedRequests:
 
     def close(self) -> None:
         self._adapters.close()
+
+    def _comes_soon(self, tracked: TrackedRequest) -> bool:
+        adapter, found = tracked.request.adapter, tracked.adapter
+        if adapter is None or found is None or adapter.number in self._waited_since:
+            return False
+        self._waited_since[adapter.number] = time.monotonic()
+        return bool(wait([found], SOON_S).done)
+
+    def _looked(self, number: int, most_s: float, took_s: float) -> None:
+        """On another thread."""
+        if took_s <= most_s:
+            self._waited_since.pop(number, None)
 
     def _holds(self, tracked: TrackedRequest, namespace: int) -> None:
         """The engine has, for this request, what is known under that namespace: only who has it loaded again may come

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import hashlib
+import time
+from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 
 from .beside import Beside
@@ -27,19 +30,26 @@ class Adapters:
         self._reading: dict[int, Future[str]] = {}
         """The last reading of each adapter's files, by its number."""
 
-    def ask(self, adapter: Adapter) -> Future[str]:
-        """What digest() says, found out beside the engine's thread. Who asks for an adapter that is known waits for the
-        files of no other."""
-        number, known = adapter.number, adapter.number in self._known and not adapter.reload
-        if known and (number not in self._reading or self._reading[number].done()):
-            return self._looks.submit(self.digest, adapter)
-        self._reading[number] = self._reads.submit(self.digest, adapter)
-        return self._reading[number]
+    def knows(self, adapter: Adapter) -> bool:
+        """Whether its files need a look alone, and are not to be read."""
+        number = adapter.number
+        known = number in self._known and not adapter.reload
+        return known and (number not in self._reading or self._reading[number].done())
+
+    def ask(self, adapter: Adapter, looked: Callable[[float], object] = lambda took_s: None) -> Future[str]:
+        """What digest() says, found out beside the engine's thread. Who asks for an adapter that is known waits for no
+        other's files to be read. `looked`: called where it is found out, before it is there, with the time that it took
+        whoever asked first."""
+        look = partial(self._look, adapter, time.monotonic(), looked)
+        if self.knows(adapter):
+            return self._looks.share(adapter, look)
+        self._reading[adapter.number] = self._reads.share(adapter, look)
+        return self._reading[adapter.number]
 
     def ask_again(self, adapter: Adapter, digest: str) -> Future[bool]:
         """Whether an adapter's files are still those of this digest, found out beside: then whatever the engine has
         loaded for it meanwhile is."""
-        return self._looks.submit(self._is_still, adapter, digest)
+        return self._looks.share((adapter, digest), partial(self._is_still, adapter, digest))
 
     def close(self) -> None:
         self._looks.close()
@@ -75,6 +85,12 @@ class Adapters:
                 f"{adapter.number}"
             )
         return known[0]
+
+    def _look(self, adapter: Adapter, asked_at: float, looked: Callable[[float], object]) -> str:
+        try:
+            return self.digest(adapter)
+        finally:
+            looked(time.monotonic() - asked_at)
 
     def _is_still(self, adapter: Adapter, digest: str) -> bool:
         return self._known.get(adapter.number) == (digest, _state(adapter))

@@ -11,6 +11,7 @@ from .. import Missed, Namespace, Store
 from .connection import CALL_US, Connection
 from .plan import Plan
 from .session import Session
+from .written import WrittenPuts
 
 MAX_ENDING = 4096
 """Conversations whose end was asked for and is not done: while no node is there, the first asked for are forgotten."""
@@ -45,9 +46,10 @@ class Ending:
 
 
 class Conversations:
-    def __init__(self, connection: Connection, plan: Plan) -> None:
+    def __init__(self, connection: Connection, plan: Plan, written: WrittenPuts) -> None:
         self._connection = connection
         self._plan = plan
+        self._written = written
         self._ending: list[Ending] = []
 
     def use(self, session: Session, namespace: int, name: str, last: bytes) -> None:
@@ -64,8 +66,8 @@ class Conversations:
 
     def settle(self) -> None:
         """Ends those with no block to come any more. Called when a request has ended, after its last saves were
-        ordered, and when a save has, after its blocks' publishing was submitted to the connection, which keeps the
-        order."""
+        ordered, and when a save or the look that its blocks waited for has, after their publishing was submitted to the
+        connection, which keeps the order."""
         self._ending = [one for one in self._ending if not one.done]
         session = self._connection.session
         for one in self._ending:
@@ -73,7 +75,10 @@ class Conversations:
                 self._end(one, session)
 
     def _awaits(self, one: Ending) -> bool:
-        return not one.before.isdisjoint(self._plan.requests) or self._plan.saving(one.namespace, one.name)
+        return (
+            not one.before.isdisjoint(self._plan.requests) or self._plan.saving(one.namespace, one.name)
+            or self._written.looks_for(one.namespace, one.name)
+        )
 
     def _end(self, one: Ending, session: Session) -> None:
         namespace = one.place(session)

@@ -19,7 +19,7 @@ from .conversations import MAX_ENDING, Conversations, Ending
 from .facts import EngineFacts
 from .identity import Fields
 from .keys import new_keys
-from .matches import SOON_S, Match, Matches
+from .matches import Match, Matches
 from .node import NodeStarter, check_node_options, require_node
 from .options import PREFIX, Options, RequestParameters
 from .orders import LoadOrder, RankReport, SaveOrder, StepOrders
@@ -32,6 +32,7 @@ from .shared_session import SharedSession
 from .stats import Counters
 from .tiers import load_ends, lowest_tier, tokens_by_tier
 from .tracked import TrackedRequest
+from .warnings import Warnings
 from .written import LoadLeases, Place, WrittenPuts
 
 if TYPE_CHECKING:
@@ -48,6 +49,9 @@ ROOM_S = 0.05
 computing a request anew."""
 WAITING_ROOM_S = 1.0
 """The same for requests that wait while nothing runs: only a node that hangs takes as long for a copy."""
+STOPPED_S = 30.0
+"""Time after which a request goes on saving of which a block was refused, the first time; then twice as long each time:
+what a node that has no room for it is given in vain stays little."""
 PUBLISHED_S = MAX_LATE_CALLS * CALL_US / 1e6
 """Time by which a publish that was submitted has been done, or never will be."""
 
@@ -81,14 +85,14 @@ class Coordinator:
         self._facts = facts
         self._listener = listener
         self._logger = logging.getLogger(facts.logger)
-        self._warned: set[str] = set()
+        self.warn = Warnings(self._logger)
         check_node_options(options)
         starter = NodeStarter(options) if options.start_node else None
         if options.required:
             require_node(options, starter)
         self.connection = Connection(self._logger, starter)
         self._shared = SharedSession(options, facts, fields, hash_fields, self.connection, self._forget_answers)
-        self._matches = Matches(self.connection, options.match_timeout_s, self.warn_once)
+        self._matches = Matches(self.connection, options.match_timeout_s, self.warn)
         self._plan = Plan(
             Limits(
                 ranks=facts.ranks,
@@ -98,11 +102,14 @@ class Coordinator:
                 drop_last=facts.drafts,
             )
         )
-        self._conversations = Conversations(self.connection, self._plan)
+        self._written = WrittenPuts(self.connection)
+        self._conversations = Conversations(self.connection, self._plan, self._written)
         self._unidentified: deque[TrackedRequest] = deque(maxlen=MAX_ENDING)
         """Ended requests that end a conversation of an adapter whose files are still being looked at."""
         self._requests: dict[str, TrackedRequest] = {}
-        self._adapted = AdaptedRequests(facts.adapters, self._requests, self._shared.namespace, self.warn_once)
+        self._adapted = AdaptedRequests(
+            facts.adapters, self._requests, self._shared.namespace, options.start_timeout_s, self.warn
+        )
         self._windows = any(group.window_tokens for group in facts.groups)
         self._pool: PagePool
         self._step = 0
@@ -110,7 +117,6 @@ class Coordinator:
         self._late_saves: list[SaveOrder] = []
         """Saves of requests that have ended, for the next step."""
         self._leases = LoadLeases(self.connection)
-        self._written = WrittenPuts(self.connection)
         self._epoch = 0
         """Number of resets."""
         self._outdated = OutdatedLoads()
@@ -177,8 +183,8 @@ class Coordinator:
         request = tracked.request
         if request.skips_cache or not tracked.may[1]:
             return 0, False
-        if not self._adapted.identified(tracked, SOON_S):
-            return self._waits(tracked, self._options.start_timeout_s)
+        if not self._adapted.identified(tracked, soon=True):
+            return (None if self._adapted.awaited(tracked) else 0), False
         if not tracked.planned.may_load:
             return 0, False
         if self._changes.doubtful:
@@ -284,6 +290,7 @@ class Coordinator:
         self._step += 1
         self._shared.refresh()
         self._matches.collect()
+        self._settle_looks()
         if not scheduled and any(one.waits for one in self._requests.values()):
             self.makes_room(WAITING_ROOM_S)
         due, squares = [], 0
@@ -296,6 +303,8 @@ class Coordinator:
             self._adapted.identified(tracked)
             self._add_keys(tracked)
             frontier = self._frontier(tracked, tokens)
+            if tracked.planned.stopped:
+                self._resume(tracked)
             if self._plan.wants(request_id, frontier) and self._may_save(tracked):
                 due.append((request_id, frontier, self._pool.pages_of(request_id)))
         saves, self._late_saves = self._late_saves, []
@@ -335,11 +344,11 @@ class Coordinator:
             for loaded in report.loads:
                 ours.update(loaded.bad_pages)
                 if loaded.message:
-                    self.warn_once(f"blocks are not loaded: {loaded.message}")
+                    self.warn(f"load {loaded.code}", f"blocks are not loaded: {loaded.message}")
             for saved in report.saves:
                 self.stats.add("saved_bytes", saved.moved_bytes)
                 if saved.message:
-                    self.warn_once(f"blocks are not saved: {saved.message}")
+                    self.warn(f"save {saved.code}", f"blocks are not saved: {saved.message}")
         self._measure_step(max((report.step for report in reports), default=0))
         self._apply(
             self._plan.report(
@@ -377,6 +386,7 @@ class Coordinator:
         the node is done."""
         self._catch_up(IDLE_S)
         if self._beside is not None:
+            self._settle_looks(last=True)
             self.connection.flush(1.0)
 
     def _catch_up(self, most_s: float = 0.0) -> None:
@@ -390,11 +400,12 @@ class Coordinator:
         report = rank.report()
         if report is not None:
             self.handle_reports([report], set())
+        self._settle_looks()
 
     @property
     def pending(self) -> bool:
         """Whether steps are needed although no request is left."""
-        return bool(self._plan.saves or self._late_saves)
+        return bool(self._plan.saves or self._late_saves or self._written.looks)
 
     # ------------------------------------------------------------------ reset and end
 
@@ -408,9 +419,10 @@ class Coordinator:
         session = self._shared.session
         if self._options.on_reset == "drop":
             if session is None:
-                self.warn_once(
+                self.warn(
+                    "reset",
                     "the engine was reset with on_reset=drop while no node was there: what is stored under its former "
-                    "generation was not dropped, and leaves by itself; `cistern admin drop` drops it now"
+                    "generation was not dropped, and leaves by itself; `cistern admin drop` drops it now",
                 )
             else:
                 self.connection.submit(partial(_drop_namespaces, session), kept=True)
@@ -471,13 +483,9 @@ class Coordinator:
         self.finish_in_process()
         self._late_saves = []
         self._apply(self._plan.finish())
+        self._settle_looks(last=True)
         self._adapted.close()
         self.connection.close()
-
-    def warn_once(self, text: str) -> None:
-        if text not in self._warned and len(self._warned) < 1000:
-            self._warned.add(text)
-            self._logger.warning("cistern: %s", text)
 
     # ------------------------------------------------------------------ the session
 
@@ -501,12 +509,11 @@ class Coordinator:
 
     def _while_doubtful(self, tracked: TrackedRequest) -> tuple[int | None, bool]:
         """The answer to a match: None while the ranks look at their weights, which takes them a step."""
-        return self._waits(tracked, LOOK_S) if self._changes.awaited else (0, False)
-
-    def _waits(self, tracked: TrackedRequest, most_s: float) -> tuple[int | None, bool]:
+        if not self._changes.awaited:
+            return 0, False
         now = time.monotonic()
         tracked.first_asked = tracked.first_asked or now
-        return (None if now - tracked.first_asked < most_s else 0), False
+        return (None if now - tracked.first_asked < LOOK_S else 0), False
 
     def _forget_answers(self) -> None:
         for tracked in self._requests.values():
@@ -556,6 +563,18 @@ class Coordinator:
             self._plan.found(tracked.request.id, max(0, tracked.match.found))
         return True
 
+    def _resume(self, tracked: TrackedRequest) -> None:
+        """Has a request that stopped saving go on once its time has come: a node that drained for seconds does not have
+        one of hours unsaved."""
+        now = time.monotonic()
+        if not tracked.stopped_until:
+            tracked.stopped_until = now + STOPPED_S * 2**tracked.stops
+            tracked.stops += 1
+        elif now >= tracked.stopped_until:
+            tracked.stopped_until = 0.0
+            tracked.match.forget()
+            self._plan.resume(tracked.request.id)
+
     def _answered(self, tracked: TrackedRequest, session: Session, fresh: bool) -> bool:
         """Whether the store has said what it has of the request's chain. `fresh`: of all of it, just now."""
         match = tracked.match
@@ -588,7 +607,7 @@ class Coordinator:
             self._pool.reference(self._plan.referenced(order.id))
             if session is not None:
                 look = self._adapted.look(self._requests.get(self._plan.request_of(order.id)))
-                self._written.ordered(order.id, session, order.namespace, look)
+                self._written.ordered(order, session, look)
         if self._listener is not None:
             for order in orders:
                 tracked = self._requests.get(self._plan.request_of(order.id))
@@ -605,10 +624,11 @@ class Coordinator:
         if self._plan.blocks_left_out > left_out:
             lost = self._plan.unsaved(request_id, frontier)
             self.stats.add("not_saved", lost)
-            self.warn_once(
+            self.warn(
+                "not saved",
                 f"{lost} blocks of a request that has ended are not saved: saves on their way have "
                 f"{self._plan.referenced_pages} of the {self._plan.limits.max_pages} pages that they may keep from "
-                "reuse (max_pages_share)"
+                "reuse (max_pages_share)",
             )
 
     # ------------------------------------------------------------------ effects
@@ -674,6 +694,11 @@ class Coordinator:
         for _ in range(len(self._unidentified)):
             self._end_conversation(self._unidentified.popleft())
         self._conversations.settle()
+
+    def _settle_looks(self, last: bool = False) -> None:
+        if self._written.looks:
+            self._written.settle(last)
+            self._settle_conversations()
 
     def _report(self, order: LoadOrder, delivered_tokens: int, spent_us: int) -> None:
         """Tells the node of a load that has ended; what it saved is unknown until a step has been measured."""

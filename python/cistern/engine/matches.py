@@ -5,12 +5,12 @@ scheduled. A match begins to fetch what lies on flash."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from weakref import WeakSet
 
 from .. import Busy, Chain, Error, Gone, Hints, MatchRun, Missed, PendingMatch
 from .connection import Connection
 from .session import Session
+from .warnings import Warn
 
 ANSWER_GOOD_S = 1.0
 """Time for which an answer of the store is given again without asking."""
@@ -57,7 +57,7 @@ class Match:
 
 
 class Matches:
-    def __init__(self, connection: Connection, timeout_s: float, warn: Callable[[str], None]) -> None:
+    def __init__(self, connection: Connection, timeout_s: float, warn: Warn) -> None:
         """`timeout_s`: from the first look on, after which the node counts as silent."""
         self._connection = connection
         self._timeout_s = timeout_s
@@ -136,4 +136,4 @@ class Matches:
             self._connection.lose(session)
             return
         self._quiet_until = time.monotonic() + QUIET_S
-        self._warn(f"the node did not answer a match: {error or f'nothing within {self._timeout_s:g} s'}")
+        self._warn("match", f"the node did not answer a match: {error or f'nothing within {self._timeout_s:g} s'}")

@@ -90,6 +90,8 @@ class _Report:
     blocks: int
     """Leading blocks of the order that are done: written by this rank, or checked and in the engine's pages."""
     message: str = ""
+    code: int = 0
+    """Of what the message says, where a block's outcome has one."""
     moved_bytes: int = 0
     took_us: int = 0
 

@@ -152,6 +152,7 @@ class Pace:
 
     def load_ended(self, beside_s: float) -> None:
         """Measures what a load took beside itself."""
+        beside_s = max(0.0, beside_s)  # else what is known could go below zero, and on from there
         known = self.beside_s or beside_s
         weight = SOONER_WEIGHT if beside_s < known else WEIGHT
         self.beside_s = known + weight * (min(beside_s, OUTLIER * known) - known)

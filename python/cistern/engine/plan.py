@@ -52,7 +52,7 @@ class PlannedRequest:
     matched: bool = False
     """Whether the store was asked for this request's chain, before its first order."""
     stopped: bool = False
-    """A block of the chain could not be saved: its descendants would wait in vain."""
+    """A block of the chain could not be saved: its descendants would wait in vain, until resume()."""
     load_failed: bool = False
     loaded_tokens: int = 0
     load_us: int = 0
@@ -124,6 +124,11 @@ class Plan:
         request = self.requests[request_id]
         request.matched = True
         request.saved = max(request.saved, min(blocks, len(request.keys)))
+
+    def resume(self, request_id: str) -> None:
+        """Has a request go on saving that stopped, behind what the store turns out to have of its chain by now."""
+        request = self.requests[request_id]
+        request.stopped, request.matched, request.saved = False, False, 0
 
     def external_tokens(self, request_id: str, found: int, computed_tokens: int, total_tokens: int) -> int:
         """Tokens past `computed_tokens` that may be loaded when the store has `found` blocks. At least one token is

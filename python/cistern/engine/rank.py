@@ -49,6 +49,8 @@ class _RunningOrder:
     good: int = 0
     """Leading blocks that are still good."""
     message: str = ""
+    code: int = 0
+    """Of the block's outcome that the message is of."""
     moved_bytes: int = 0
     took_us: int = 0
 
@@ -393,7 +395,8 @@ class Rank:
         for block, code in zip(blocks, done.outcomes, strict=True):
             if code != 0:
                 running.good = min(running.good, block)
-                running.message = running.message or done.message or Code(code).name
+                if not running.message:
+                    running.message, running.code = done.message or Code(code).name, code
                 break
         running.moved_bytes += done.moved_bytes
         running.took_us = max(running.took_us, done.took_us)
@@ -406,7 +409,7 @@ class Rank:
 
     def _end_save(self, running: _RunningOrder, good: int, message: str) -> None:
         self._save_reports.append(
-            SaveReport(self._rank, running.order.id, good, message, running.moved_bytes, running.took_us)
+            SaveReport(self._rank, running.order.id, good, message, running.code, running.moved_bytes, running.took_us)
         )
 
     def _end_load(self, running: _RunningOrder, good: int, message: str) -> None:
@@ -429,6 +432,6 @@ class Rank:
         self._finished.add(order.request)
         self._load_reports.append(
             LoadReport(
-                self._rank, order.id, good, message, running.moved_bytes, running.took_us, tuple(bad)
+                self._rank, order.id, good, message, running.code, running.moved_bytes, running.took_us, tuple(bad)
             )
         )

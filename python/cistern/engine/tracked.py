@@ -26,11 +26,14 @@ class TrackedRequest:
     """Tokens that were computed at its last match: where a load begins."""
     adapter: Future[str] | None = None
     """The digest of its adapter, until its namespace is known by it."""
+    look_s: float = 0.0
+    """How long it may wait for that."""
     digest: str = ""
     """Of its adapter, once its namespace is known by it."""
     may: tuple[bool, bool] = (False, False)
     """Whether it may be saved and loaded once its namespace is known."""
     first_asked: float = 0.0
+    """When it first waited for the ranks to look at their weights."""
     used: int = 0
     """Leading blocks that count as used by its conversation."""
     ends_after: frozenset[str] | None = None
@@ -40,6 +43,10 @@ class TrackedRequest:
     """Whether it loads what is not worth it; None: nothing of it was declined."""
     prompt_tokens: int = 0
     """Of its prompt when it came."""
+    stopped_until: float = 0.0
+    """When it saves on; 0: it has not stopped."""
+    stops: int = 0
+    """How often it has."""
     loading_since: float = 0.0
     """When the engine had made room for its load."""
 

@@ -4,14 +4,15 @@ written, and leases of chains that are being loaded."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from .. import Chain, Lease, Namespace, Store
 from .connection import CALL_US, Connection
-from .orders import LoadOrder
+from .orders import LoadOrder, SaveOrder
 from .session import Session
 
 LEASE_EXTRA_US = 1_000_000
@@ -21,12 +22,31 @@ MAX_HELD = 20_000
 AT_ONCE = 1024
 
 LOOK_S = 1.0
-"""Time for which the connection's thread waits for a look: one at a disk that does not answer holds up the other
-blocks no longer."""
+"""Time for which blocks wait for a look before they are given up."""
 
 Look = Callable[[], "Future[bool]"]
-Place = tuple[Store, Namespace, "Look | None"]
-"""The look says whether blocks may become visible there, and is taken when they are to."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an order's blocks are put."""
+
+    store: Store
+    namespace: Namespace
+    look: Look | None = None
+    """Says whether blocks may become visible there, and is taken when they are to."""
+    conversation: tuple[int, str] = (0, "")
+    """The namespace's number and the order's conversation, where there is a look."""
+
+
+@dataclass(frozen=True)
+class _LookedAt:
+    """Blocks that become visible once a look says so."""
+
+    place: Place
+    puts: Sequence[bytes]
+    look: Future[bool]
+    since: float
 
 
 class WrittenPuts:
@@ -35,44 +55,71 @@ class WrittenPuts:
         self._places: dict[int, Place] = {}
         """Where each order's blocks are put, by its number: a session of after a reset has other namespaces under the
         same numbers."""
+        self._looked_at: list[_LookedAt] = []
 
-    def ordered(self, order_id: int, session: Session, namespace: int, look: Look | None = None) -> None:
-        self._places[order_id] = session.store, session.namespaces[namespace], look
+    def ordered(self, order: SaveOrder, session: Session, look: Look | None = None) -> None:
+        conversation = (order.namespace, order.conversation) if look is not None else (0, "")
+        self._places[order.id] = Place(session.store, session.namespaces[order.namespace], look, conversation)
 
     def forget(self) -> None:
         """What is under way goes with its namespaces, which are dropped."""
         self._places.clear()
+        self._looked_at.clear()
 
     def ended(self, order_id: int) -> Place | None:
         """Where an order's blocks were put that has ended; None: nowhere, or nobody knows any more."""
         return self._places.pop(order_id, None)
 
     def publish(self, place: Place | None, puts: Sequence[bytes]) -> None:
-        look = place[2]() if place is not None and place[2] is not None else None
-        self._submit(place, puts, lambda store: store.publish if look is None or _agrees(look) else store.abandon)
+        """At once, or by the settle() that finds what their place's look says: the connection's thread never waits for
+        that, since all other blocks would wait behind them."""
+        if place is not None and place.look is not None:
+            self._looked_at.append(_LookedAt(place, puts, place.look(), time.monotonic()))
+        else:
+            self._submit(place, puts, publish=True)
 
     def abandon(self, place: Place | None, puts: Sequence[bytes]) -> None:
-        self._submit(place, puts, lambda store: store.abandon)
+        self._submit(place, puts, publish=False)
 
-    def _submit(
-        self, place: Place | None, puts: Sequence[bytes], call: Callable[[Store], Callable[..., Any]]
-    ) -> None:
+    def settle(self, last: bool = False) -> None:
+        """Publishes what the looks that have ended agree to, and abandons what they do not, or what has waited for
+        LOOK_S. `last`: waits so long for them, since nobody will ask again."""
+        if last and self._looked_at:
+            wait([one.look for one in self._looked_at], LOOK_S)
+        still, now = [], time.monotonic()
+        for one in self._looked_at:
+            if one.look.done() or last or now - one.since >= LOOK_S:
+                self._submit(one.place, one.puts, publish=_agrees(one.look))
+            else:
+                still.append(one)
+        self._looked_at = still
+
+    @property
+    def looks(self) -> bool:
+        """Whether blocks wait for a look: settle() is to be called again."""
+        return bool(self._looked_at)
+
+    def looks_for(self, namespace: int, conversation: str) -> bool:
+        """Whether blocks of this conversation do."""
+        return any(one.place.conversation == (namespace, conversation) for one in self._looked_at)
+
+    def _submit(self, place: Place | None, puts: Sequence[bytes], publish: bool) -> None:
         """Unless the node that they were written to is gone by then."""
         if place is None:
             return
-        store, namespace, _ = place
+        store, namespace = place.store, place.namespace
         for first in range(0, len(puts), AT_ONCE):
             some = puts[first : first + AT_ONCE]
 
             def work(session: Session, some: Sequence[bytes] = some) -> None:
                 if session.store is store:
-                    call(store)(namespace, some, deadline_us=CALL_US)
+                    (store.publish if publish else store.abandon)(namespace, some, deadline_us=CALL_US)
 
             self._connection.submit(work)
 
 
 def _agrees(look: Future[bool]) -> bool:
-    return bool(wait([look], LOOK_S).done) and look.exception() is None and look.result()
+    return look.done() and look.exception() is None and look.result()
 
 
 class LoadLeases:

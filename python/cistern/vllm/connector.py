@@ -172,12 +172,15 @@ class CisternConnector(WithoutCistern):
         assert self.coordinator is not None
         parameters, wrong = options.read_parameters(request.kv_transfer_params)
         for text in wrong:
-            self.coordinator.warn_once(f"kv_transfer_params: {text}; the request is neither saved nor loaded")
+            self.coordinator.warn(
+                "parameters", f"kv_transfer_params: {text}; the request is neither saved nor loaded"
+            )
         if request.mm_features and not self._shares_images:
-            self.coordinator.warn_once(
+            self.coordinator.warn(
+                "images",
                 "requests with images, video or sound are not shared: a client may have named them, and vLLM takes "
                 "such a name for their content. Where no client does, and vLLM has its prefix cache or its processor "
-                'cache on, set "share_images": true in kv_connector_extra_config'
+                'cache on, set "share_images": true in kv_connector_extra_config',
             )
         self.coordinator.add_request(VllmRequest(request, self._shares_images), parameters)
 
