@@ -68,7 +68,7 @@ class OneMover:
 
 
 class OneConnection:
-    def __init__(self, *given: object) -> None:
+    def __init__(self, *given: object, **more: object) -> None:
         self.session: Session | None = None
         self.refusal = ""
 
