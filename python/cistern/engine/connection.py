@@ -245,6 +245,8 @@ class Connection:
             else:
                 work[0](session)
             self._late_calls = 0
+            if self._starter is not None:
+                self._starter.keep_log_short()
         except Gone:
             self._missed(session, session.spec)
             undone = True
