@@ -3,7 +3,8 @@
 
 It is a process of its own, in a session of its own, and no child of the engine's: who ends an engine with all its
 children leaves the node, which other engines use. It ends by itself some time after its last client left. A file lock
-beside its socket makes sure that engines which start together start one node; it has the number of the node's process in it.
+beside its socket makes sure that engines which start together start one node; the number of the node's process stands
+in it.
 """
 
 from __future__ import annotations
