@@ -36,11 +36,7 @@ Work = Callable[[Session], object]
 
 
 class Connection:
-    def __init__(
-        self, logger: logging.Logger, starter: NodeStarter | None = None, left: Callable[[Session], None] | None = None
-    ) -> None:
-        """`left`: called by the thread for a session that was lost, whose store is closed: the node's memory stays
-        mapped for as long as anything moves pages by it."""
+    def __init__(self, logger: logging.Logger, starter: NodeStarter | None = None) -> None:
         self.session: Session | None = None
         self.refusal = ""
         """Why the node refuses the specification: nothing is waited for until that, or the node, is another one."""
@@ -50,9 +46,11 @@ class Connection:
         """Why no node can be started here; empty as soon as one answers."""
         self.lacking = ""
         """Why the node gave the session that stands no further namespace; empty as soon as it does."""
+        self.when_lost: list[Callable[[Session], object]] = []
+        """Called by the thread for a session that was lost, whose store is closed: to be let go of is what else keeps
+        its node's memory mapped, as leases and what moves pages do."""
         self._logger = logger
         self._starter = starter
-        self._left = left
         self._lost: list[Session] = []
         """Sessions whose stores are still to be closed."""
         self._met: Store | None = None
@@ -193,8 +191,8 @@ class Connection:
         for session in lost:
             try:
                 session.store.close()
-                if self._left is not None:
-                    self._left(session)
+                for told in self.when_lost:
+                    told(session)
             except Exception as error:  # of any kind: the thread goes on
                 self._warn(f"a session was not let go of: {error!r}")
 

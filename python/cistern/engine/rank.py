@@ -82,7 +82,8 @@ class Rank:
         self._moving = threading.Lock()
         """Of the list of transfers and of its movers' ends: the connection's thread ends those of a node that is
         gone."""
-        self.connection = Connection(self._logger, left=self._left)
+        self.connection = Connection(self._logger)
+        self.connection.when_lost.append(self._lost)
         self._session: Session
         """The session of the newest transfers."""
         self._session_number = 0
@@ -321,7 +322,7 @@ class Rank:
         self._session = session
         return self._transfers[-1]
 
-    def _left(self, session: Session) -> None:
+    def _lost(self, session: Session) -> None:
         """Called by the connection's thread for a session that was lost: an engine that does nothing takes no step, and
         an ended mover holds no memory of the node."""
         with self._moving:
