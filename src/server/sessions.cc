@@ -131,11 +131,6 @@ bool Sessions::OwnerGone(const HelloText& hello) const {
   return hello.owner != OwnerToken{} && !owners_.contains(hello.owner);
 }
 
-void Sessions::CountRefused(const HelloText& hello) {
-  // After a node's restart an engine's processes may come before they hear of their new owner: no fault.
-  if (hello.tenant != options_.tenant || !OwnerGone(hello)) counters_.refused++;
-}
-
 Status Sessions::CheckShare(const OwnerToken& owner, std::uint64_t bytes) const {
   const auto found = staging_of_.find(owner);
   const std::uint64_t has = found == staging_of_.end() ? 0 : found->second;
@@ -192,7 +187,8 @@ Task<void> Sessions::MakeSession(Fd socket, Peer peer, HelloText hello) {
   const std::uint64_t bytes = hello.staging_bytes != 0 ? hello.staging_bytes : options_.session_staging_bytes;
   if (status.ok()) status = CheckShare(owner, bytes);
   if (!status.ok()) {
-    CountRefused(hello);
+    // After a node's restart an engine's processes may come before they hear of their new owner: no fault.
+    if (hello.tenant != options_.tenant || !OwnerGone(hello)) counters_.refused++;
     Refuse(socket.get(), status);
     closer_.Close(std::move(socket));
     co_return;
@@ -227,7 +223,7 @@ Task<void> Sessions::MakeSession(Fd socket, Peer peer, HelloText hello) {
         Text("it could not be welcomed: ", status.message()));
     co_return;
   }
-  CountRefused(hello);
+  counters_.refused++;
   Refuse(socket.get(), status);
   closer_.Close(std::move(socket));
 }

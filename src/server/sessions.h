@@ -87,7 +87,6 @@ class Sessions final : private io::Poller {
   Status CheckHello(const HelloText& hello) const;
   // Whether it names an owner that has no open session.
   bool OwnerGone(const HelloText& hello) const;
-  void CountRefused(const HelloText& hello);
   // kBusy where the owner would have more of the staging than it may while others need some.
   Status CheckShare(const OwnerToken& owner, std::uint64_t bytes) const;
   void TakeFromShare(const OwnerToken& owner, std::uint64_t bytes);
