@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The extension module: positional arguments, plain values. store.py and transfers.py say what each does."""
 
+import os
 from collections.abc import Sequence
 from typing import Generic, Literal, TypeVar
 
@@ -140,21 +141,27 @@ class Store:
     def event_fd(self) -> int: ...
 
 def connect(
-    path: str, tenant: str, owner: bytes | None, staging_bytes: int, deadline_us: int, node_user: str, engine_name: str
+    path: str | os.PathLike[str],
+    tenant: str,
+    owner: bytes | None,
+    staging_bytes: int,
+    deadline_us: int,
+    node_user: str,
+    engine_name: str,
 ) -> Store: ...
 def default_socket_path() -> str: ...
 def own_socket_directory() -> str: ...
 def open(
     memory_bytes: int,
-    memory_dir: str,
+    memory_dir: str | os.PathLike[str],
     tenant: str,
     alignment: int,
     max_blocks: int,
     movers: int,
     poll_us: int,
     loop: str,
-    flash: Sequence[tuple[str, int]],
-    journal_dir: str,
+    flash: Sequence[tuple[str | os.PathLike[str], int]],
+    journal_dir: str | os.PathLike[str],
     flash_write: str,
     flash_admit: str,
     flash_promote: str,

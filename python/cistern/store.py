@@ -2,9 +2,10 @@
 """The store's calls, blocking. `cistern.aio` has the same as coroutines.
 
 All calls: times end in their unit (`deadline_us` counts from the call, in microseconds); a deadline that passes
-raises TooLate; a bound that is reached raises Busy at once; after the node went away every call raises Gone; a
-handle used in a forked child raises Denied. A block that is not here is a value, not an exception. Calls may
-come from any number of threads; the GIL is not held while bytes move or while a call waits.
+raises TooLate; a bound that is reached raises Busy at once; a wrong argument raises Invalid, which names it and
+its value; after the node went away every call raises Gone; a handle used in a forked child raises Denied. A block
+that is not here is a value, not an exception. Calls may come from any number of threads; the GIL is not held while
+bytes move or while a call waits.
 
 Keys are `bytes` of 1 to 32 (16 to 32 unless the namespace says trusted_keys), in chain order wherever a call
 takes several; give them as a list, or as a Chain where the same keys are used more than once.
@@ -283,7 +284,7 @@ def _connect(
     node_user: int | str | None,
     engine_name: str,
 ) -> _native.Store:
-    path, user = "" if socket is None else os.fspath(socket), "" if node_user is None else str(node_user)
+    path, user = "" if socket is None else socket, "" if node_user is None else str(node_user)
     return _native.connect(path, tenant, owner, staging_bytes, deadline_us, user, engine_name)
 
 
@@ -401,15 +402,15 @@ class Store(Handle):
         return cls(
             _native.open(
                 memory_bytes,
-                os.fspath(memory_dir),
+                memory_dir,
                 tenant,
                 alignment,
                 max_blocks,
                 movers,
                 poll_us,
                 loop,
-                [(os.fspath(path), size_bytes) for path, size_bytes in flash],
-                os.fspath(journal_dir),
+                flash,
+                journal_dir,
                 flash_write,
                 flash_admit,
                 flash_promote,

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "arguments.h"
 #include "base/format.h"
 #include "buffers.h"
 #include "errors.h"
@@ -128,10 +129,9 @@ std::vector<PutId> PutIdsFrom(nb::handle ids, std::optional<std::size_t> count) 
 }
 
 void BindKeys(nb::module_& m) {
-  nb::class_<Chain>(m, "Chain")
-      .def(nb::init<>())
+  nb::class_<Chain> bound(m, "Chain");
+  bound.def(nb::init<>())
       .def("extend", &Chain::Extend, nb::arg("keys"))
-      .def("extend_buffer", &Chain::ExtendBuffer, nb::arg("keys"), nb::arg("key_bytes"))
       .def(
           "key",
           [](const Chain& chain, std::size_t at) {
@@ -140,6 +140,7 @@ void BindKeys(nb::module_& m) {
           },
           nb::arg("at"))
       .def("__len__", [](const Chain& chain) { return chain.keys()->size(); });
+  Define(bound, "extend_buffer", &Chain::ExtendBuffer, {"keys", "key_bytes"});
 }
 
 }  // namespace cistern::python

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "spec.h"
 
-#include <nanobind/stl/string.h>
-
 #include <string>
 #include <string_view>
 
+#include "arguments.h"
 #include "base/format.h"
 
 namespace cistern::python {
@@ -13,66 +12,64 @@ namespace {
 
 namespace nb = nanobind;
 
-template <class T>
-T ValueOf(nb::handle value, std::string_view name, const char* wanted) {
-  T out;
-  if (!nb::try_cast<T>(value, out))
-    Throw(Code::kInvalid, Text(name, " is ", nb::repr(value).c_str(), ", ", wanted, " is needed"));
-  return out;
+// Its items, of a mapping: pairs.
+nb::object ItemsOf(nb::handle mapping, std::string_view name) {
+  if (!nb::hasattr(mapping, "items"))
+    Throw(Code::kInvalid,
+          Text(name, " is of type ", nb::type_name(mapping.type()).c_str(), ", a mapping is needed"));
+  return mapping.attr("items")();
 }
 
 GroupSpec GroupFrom(nb::handle group, std::size_t at) {
   const std::string name = Text("groups[", at, "]");
   GroupSpec spec;
-  spec.name = ValueOf<std::string>(group.attr("name"), name + ".name", "a text");
+  spec.name = ScalarFrom<std::string>(group.attr("name"), name + ".name");
   const std::string reach =
-      ValueOf<std::string>(group.attr("reach"), name + ".reach", "\"full\" or \"window\"");
+      ScalarFrom<std::string>(group.attr("reach"), name + ".reach", "\"full\" or \"window\"");
   if (reach != "full" && reach != "window")
     Throw(Code::kInvalid, Text(name, ".reach is \"", reach, "\", \"full\" or \"window\" is needed"));
   spec.reach = reach == "window" ? Reach::kWindow : Reach::kFull;
-  spec.window_tokens = ValueOf<std::uint32_t>(group.attr("window_tokens"), name + ".window_tokens",
-                                              "a whole number of 32 bits");
+  spec.window_tokens = ScalarFrom<std::uint32_t>(group.attr("window_tokens"), name + ".window_tokens");
   for (nb::handle bytes : group.attr("part_bytes"))
-    spec.part_bytes.push_back(ValueOf<std::uint64_t>(bytes, name + ".part_bytes", "a list of whole numbers"));
+    spec.part_bytes.push_back(
+        ScalarFrom<std::uint64_t>(bytes, name + ".part_bytes", "a list of whole numbers"));
   return spec;
 }
 
 }  // namespace
 
 void SetHints(nb::handle hints, MatchOptions& out) {
-  const auto outlook = ValueOf<std::string>(hints.attr("outlook"), "outlook", "a text");
+  const auto outlook = ScalarFrom<std::string>(hints.attr("outlook"), "outlook");
   out.hints.outlook = PolicyFrom("outlook", ParseOutlook(outlook));
-  const auto importance = ValueOf<std::string>(hints.attr("importance"), "importance", "a text");
+  const auto importance = ScalarFrom<std::string>(hints.attr("importance"), "importance");
   out.hints.importance = PolicyFrom("importance", ParseImportance(importance));
-  out.hints.next_turn_ms =
-      ValueOf<std::uint32_t>(hints.attr("next_turn_ms"), "next_turn_ms", "a whole number of 32 bits");
-  out.partial = ValueOf<bool>(hints.attr("partial"), "partial", "a bool");
+  out.hints.next_turn_ms = ScalarFrom<std::uint32_t>(hints.attr("next_turn_ms"), "next_turn_ms");
+  out.partial = ScalarFrom<bool>(hints.attr("partial"), "partial");
 }
 
 NamespaceSpec SpecFrom(nb::handle spec) {
   NamespaceSpec out;
-  out.name = ValueOf<std::string>(spec.attr("name"), "name", "a text");
-  out.block_tokens =
-      ValueOf<std::uint32_t>(spec.attr("block_tokens"), "block_tokens", "a whole number of 32 bits");
-  out.trusted_keys = ValueOf<bool>(spec.attr("trusted_keys"), "trusted_keys", "a bool");
-  const auto write = ValueOf<std::string>(spec.attr("flash_write"), "flash_write", "a text");
+  out.name = ScalarFrom<std::string>(spec.attr("name"), "name");
+  out.block_tokens = ScalarFrom<std::uint32_t>(spec.attr("block_tokens"), "block_tokens");
+  out.trusted_keys = ScalarFrom<bool>(spec.attr("trusted_keys"), "trusted_keys");
+  const auto write = ScalarFrom<std::string>(spec.attr("flash_write"), "flash_write");
   if (!write.empty()) out.flash_write = PolicyFrom("flash_write", ParseWriteRule(write));
-  const auto admit = ValueOf<std::string>(spec.attr("flash_admit"), "flash_admit", "a text");
+  const auto admit = ScalarFrom<std::string>(spec.attr("flash_admit"), "flash_admit");
   if (!admit.empty()) out.flash_admit = PolicyFrom("flash_admit", ParseAdmission(admit));
-  const auto mesh = ValueOf<std::string>(spec.attr("mesh"), "mesh", "a text");
+  const auto mesh = ScalarFrom<std::string>(spec.attr("mesh"), "mesh");
   if (!mesh.empty() && mesh != "on" && mesh != "off")
     Throw(Code::kInvalid, Text("mesh is \"", mesh, "\", \"on\" or \"off\" is needed"));
   if (!mesh.empty()) out.mesh = mesh == "on";
-  const auto copies = ValueOf<std::uint32_t>(spec.attr("copies"), "copies", "a whole number of 32 bits");
+  const auto copies = ScalarFrom<std::uint32_t>(spec.attr("copies"), "copies");
   if (copies != 0) out.copies = copies;
-  out.strict = ValueOf<bool>(spec.attr("strict"), "strict", "a bool");
-  for (nb::handle field : spec.attr("fields").attr("items")()) {
-    const std::string name = ValueOf<std::string>(field[0], "the name of a field", "a text");
-    out.fields.emplace_back(name, ValueOf<std::string>(field[1], Text("field ", name), "a text"));
+  out.strict = ScalarFrom<bool>(spec.attr("strict"), "strict");
+  for (nb::handle field : ItemsOf(spec.attr("fields"), "fields")) {
+    const std::string name = ScalarFrom<std::string>(field[0], "the name of a field");
+    out.fields.emplace_back(name, ScalarFrom<std::string>(field[1], Text("field ", name)));
   }
-  for (nb::handle label : spec.attr("labels").attr("items")()) {
-    const std::string name = ValueOf<std::string>(label[0], "the name of a label", "a text");
-    out.labels.emplace_back(name, ValueOf<std::string>(label[1], Text("label ", name), "a text"));
+  for (nb::handle label : ItemsOf(spec.attr("labels"), "labels")) {
+    const std::string name = ScalarFrom<std::string>(label[0], "the name of a label");
+    out.labels.emplace_back(name, ScalarFrom<std::string>(label[1], Text("label ", name)));
   }
   std::size_t at = 0;
   for (nb::handle group : spec.attr("groups")) out.groups.push_back(GroupFrom(group, at++));

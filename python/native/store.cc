@@ -3,18 +3,18 @@
 // of its own, which gives the call in flight, for asyncio.
 #include "store.h"
 
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
-#include <limits>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "arguments.h"
 #include "base/clock.h"
 #include "base/format.h"
 #include "buffers.h"
@@ -38,17 +38,13 @@ T ValueOf(Result<T> result) {
 // An attribute of a Range.
 template <class T>
 T NumberOf(nb::handle range, const char* attribute, const ArgumentName& name) {
-  const nb::object given = range.attr(attribute);
-  T number{};
-  if (nb::try_cast(given, number)) return number;
-  Throw(Code::kInvalid, Text(name.text(), ": ", attribute, " is ", nb::repr(given).c_str(),
-                             ", a whole number from 0 to ", std::numeric_limits<T>::max(), " is needed"));
+  return ScalarFrom<T>(range.attr(attribute), Text(name.text(), ": ", attribute));
 }
 
 nb::bytes BytesOfCodes(std::span<const Code> codes) { return nb::bytes(codes.data(), codes.size()); }
 
-std::unique_ptr<StoreHandle> Connect(const std::string& socket, const std::string& tenant, nb::handle owner,
-                                     std::uint64_t staging_bytes, std::int64_t deadline_us,
+std::unique_ptr<StoreHandle> Connect(const std::filesystem::path& socket, const std::string& tenant,
+                                     nb::handle owner, std::uint64_t staging_bytes, std::int64_t deadline_us,
                                      const std::string& node_user, const std::string& engine_name) {
   ConnectOptions options{.socket = socket,
                          .tenant = tenant,
@@ -71,13 +67,25 @@ std::unique_ptr<StoreHandle> Connect(const std::string& socket, const std::strin
   return std::make_unique<StoreHandle>(ValueOf(std::move(*store)));
 }
 
-std::unique_ptr<StoreHandle> Open(
-    std::uint64_t memory_bytes, const std::string& memory_dir, const std::string& tenant,
-    std::uint32_t alignment, std::uint64_t max_blocks, std::uint32_t movers, std::uint32_t poll_us,
-    const std::string& loop, const std::vector<std::pair<std::string, std::uint64_t>>& flash,
-    const std::string& journal_dir, const std::string& flash_write, const std::string& flash_admit,
-    const std::string& flash_promote, std::uint64_t flash_budget_bytes_a_day,
-    std::uint64_t flash_read_ahead_bytes, bool discard_foreign, std::uint64_t scrub_bytes_per_s) {
+// Of a pair: its directory or block device, and the bytes of it.
+FlashVolume VolumeFrom(nb::handle given, const ArgumentName& name) {
+  const nb::object pair = SequenceOf(given, name);
+  if (PySequence_Fast_GET_SIZE(pair.ptr()) != 2)
+    Throw(Code::kInvalid, Text(name.text(), " is ", nb::repr(given).c_str(),
+                               ", a directory or device and its bytes are needed"));
+  return {ScalarFrom<std::filesystem::path>(PySequence_Fast_GET_ITEM(pair.ptr(), 0), name.text() + "[0]"),
+          ScalarFrom<std::uint64_t>(PySequence_Fast_GET_ITEM(pair.ptr(), 1), name.text() + "[1]")};
+}
+
+std::unique_ptr<StoreHandle> Open(std::uint64_t memory_bytes, const std::filesystem::path& memory_dir,
+                                  const std::string& tenant, std::uint32_t alignment,
+                                  std::uint64_t max_blocks, std::uint32_t movers, std::uint32_t poll_us,
+                                  const std::string& loop, nb::handle flash,
+                                  const std::filesystem::path& journal_dir, const std::string& flash_write,
+                                  const std::string& flash_admit, const std::string& flash_promote,
+                                  std::uint64_t flash_budget_bytes_a_day,
+                                  std::uint64_t flash_read_ahead_bytes, bool discard_foreign,
+                                  std::uint64_t scrub_bytes_per_s) {
   OpenOptions options;
   options.memory_bytes = memory_bytes;
   options.memory_dir = memory_dir;
@@ -87,7 +95,9 @@ std::unique_ptr<StoreHandle> Open(
   options.movers = movers;
   options.poll_us = poll_us;
   options.loop = loop;
-  for (const auto& [path, bytes] : flash) options.flash.push_back({path, bytes});
+  const nb::object volumes = SequenceOf(flash, {"flash"});
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(volumes.ptr()); ++i)
+    options.flash.push_back(VolumeFrom(PySequence_Fast_GET_ITEM(volumes.ptr(), i), {"flash", i}));
   options.journal_dir = journal_dir;
   options.flash_write = PolicyFrom("flash_write", ParseWriteRule(flash_write));
   options.flash_admit = PolicyFrom("flash_admit", ParseAdmission(flash_admit));
@@ -473,19 +483,15 @@ std::vector<std::uint64_t> Poll(const StoreHandle& handle) {
   return ready;
 }
 
-// A call in both its forms. None passes for every argument that is an object: the call judges it.
+// A call in both its forms.
 template <auto begin>
 struct Call;
 template <class... Args, PendingCall (*begin)(const StoreHandle&, Args...)>
 struct Call<begin> {
   static nb::object Wait(const StoreHandle& handle, Args... args) { return begin(handle, args...)->Finish(); }
-  static void Define(nb::class_<StoreHandle>& store, const std::string& name) {
-    store.def(name.c_str(), Wait, NoneFor<Args>()...);
-    store.def(("begin_" + name).c_str(), begin, NoneFor<Args>()...);
-  }
-  template <class>
-  static auto NoneFor() {
-    return nb::arg().none();
+  static void Define(nb::class_<StoreHandle>& store, const std::string& name, ArgumentNames<Args...> names) {
+    python::Define(store, name.c_str(), Wait, names);
+    python::Define(store, ("begin_" + name).c_str(), begin, names);
   }
 };
 
@@ -513,30 +519,38 @@ void BindStore(nb::module_& m) {
   });
   nb::class_<StoreHandle> store(m, "Store");
   store.def("close", &StoreHandle::Close)
-      .def("attach", Attach)
-      .def("match", Match, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg())
-      .def("begin_match", BeginMatch, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg())
-      .def("drop_namespace", DropNamespace)
-      .def("put", Put, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg())
-      .def("get", Get)
-      .def("status", StatusText)
-      .def("cell_holders", ChainText<&Store::CellHoldersJson>, nb::arg(), nb::arg().none(), nb::arg())
-      .def("cell_explanation", ChainText<&Store::CellExplanationJson>, nb::arg(), nb::arg().none(), nb::arg())
-      .def("report", Report)
       .def("owner", Owner)
       .def("poll", Poll)
       .def("event_fd", [](const StoreHandle& handle) { return handle.get()->event_fd(); });
-  Call<BeginAcquire>::Define(store, "acquire");
-  Call<BeginRead>::Define(store, "read");
-  Call<BeginWrite>::Define(store, "write");
-  Call<BeginPuts<&Store::Publish>>::Define(store, "publish");
-  Call<BeginPuts<&Store::Abandon>>::Define(store, "abandon");
-  Call<BeginTouch>::Define(store, "touch");
-  Call<BeginDrop>::Define(store, "drop");
-  Call<BeginEndConversation>::Define(store, "end_conversation");
-  m.def("connect", Connect, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(),
-        nb::arg());
-  m.def("open", Open);
+  Define(store, "attach", Attach, {"spec", "deadline_us"});
+  Define(store, "match", Match, {"namespace", "keys", "hold_us", "max_age_us", "hints", "deadline_us"});
+  Define(store, "begin_match", BeginMatch, {"namespace", "keys", "hold_us", "hints", "deadline_us"});
+  Define(store, "drop_namespace", DropNamespace, {"namespace", "deadline_us"});
+  Define(store, "put", Put, {"namespace", "key", "data", "parent", "ttl_s", "deadline_us"});
+  Define(store, "get", Get, {"namespace", "key", "deadline_us"});
+  Define(store, "status", StatusText, {"deadline_us"});
+  Define(store, "cell_holders", ChainText<&Store::CellHoldersJson>, {"namespace", "chain", "deadline_us"});
+  Define(store, "cell_explanation", ChainText<&Store::CellExplanationJson>,
+         {"namespace", "chain", "deadline_us"});
+  Define(store, "report", Report, {"promised_tokens", "delivered_tokens", "saved_us", "spent_us"});
+  Call<BeginAcquire>::Define(store, "acquire",
+                             {"namespace", "keys", "group", "lease_us", "deadline_us", "worth_us"});
+  Call<BeginRead>::Define(store, "read",
+                          {"namespace", "keys", "into", "group", "part", "deadline_us", "worth_us", "touch"});
+  Call<BeginWrite>::Define(store, "write",
+                           {"namespace", "keys", "data", "parent", "parents", "group", "part", "put_ids",
+                            "held", "ttl_s", "conversation", "deadline_us"});
+  Call<BeginPuts<&Store::Publish>>::Define(store, "publish", {"namespace", "put_ids", "deadline_us"});
+  Call<BeginPuts<&Store::Abandon>>::Define(store, "abandon", {"namespace", "put_ids", "deadline_us"});
+  Call<BeginTouch>::Define(store, "touch", {"namespace", "keys", "conversation", "deadline_us"});
+  Call<BeginDrop>::Define(store, "drop", {"namespace", "keys", "deadline_us"});
+  Call<BeginEndConversation>::Define(store, "end_conversation", {"namespace", "conversation", "deadline_us"});
+  Define(m, "connect", Connect,
+         {"socket", "tenant", "owner", "staging_bytes", "deadline_us", "node_user", "engine_name"});
+  Define(m, "open", Open,
+         {"memory_bytes", "memory_dir", "tenant", "alignment", "max_blocks", "movers", "poll_us", "loop",
+          "flash", "journal_dir", "flash_write", "flash_admit", "flash_promote", "flash_budget_bytes_a_day",
+          "flash_read_ahead_bytes", "discard_foreign", "scrub_bytes_per_s"});
   m.def("default_socket_path", wire::DefaultSocketPath);
   m.def("own_socket_directory", wire::OwnSocketDirectory);
 }

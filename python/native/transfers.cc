@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "arguments.h"
 #include "base/clock.h"
 #include "base/format.h"
 #include "buffers.h"
@@ -151,13 +152,15 @@ std::vector<std::uint32_t> PageIdsFrom(nb::handle page_ids) {
 
 class TransfersHandle final {
  public:
-  TransfersHandle(const StoreHandle& store, std::uint32_t queue, std::uint64_t max_bytes_per_s) {
+  TransfersHandle(const StoreHandle& store, nb::handle queue, nb::handle max_bytes_per_s) {
+    const transfer::TransfersOptions options{
+        .queue = ScalarFrom<std::uint32_t>(queue, "queue"),
+        .max_bytes_per_s = ScalarFrom<std::uint64_t>(max_bytes_per_s, "max_bytes_per_s")};
     std::shared_ptr<Store> held = store.get();
     std::optional<Result<std::unique_ptr<transfer::Transfers>>> made;
     {
       const WithoutGil without;
-      made.emplace(
-          transfer::Transfers::Make(std::move(held), {.queue = queue, .max_bytes_per_s = max_bytes_per_s}));
+      made.emplace(transfer::Transfers::Make(std::move(held), options));
     }
     transfers_ = ValueOf(std::move(*made));
   }
@@ -217,7 +220,7 @@ class TransfersHandle final {
   }
   bool Cancel(std::uint64_t id) { return transfers_->Cancel(id); }
   std::size_t in_flight() const { return transfers_->in_flight(); }
-  bool IsInFlight(std::uint64_t id) const { return transfers_->IsInFlight(id); }
+  bool IsInFlight(std::uint64_t id) { return transfers_->IsInFlight(id); }
   int event_fd() const { return transfers_->event_fd(); }
   void Close() {
     const WithoutGil without;
@@ -275,28 +278,33 @@ class TransfersHandle final {
 }  // namespace
 
 void BindTransfers(nb::module_& m) {
-  nb::class_<PagesHandle>(m, "Pages")
-      .def_static("make", MakePages, nb::arg(), nb::arg(), nb::arg(), nb::arg().none())
-      .def_static("over", PagesOver)
+  nb::class_<PagesHandle> pages(m, "Pages");
+  pages
+      .def_static("make", CheckedFunction(MakePages, {"fragments", "pages", "first_page", "regions"}),
+                  nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none())
+      .def_static("over", CheckedFunction(PagesOver, {"buffers", "fragments", "pages", "first_page"}),
+                  nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none())
       .def_prop_ro("part_bytes", [](const PagesHandle& handle) { return handle.pages->part_bytes(); })
       .def_prop_ro("pages", [](const PagesHandle& handle) { return handle.pages->pages(); })
-      .def_prop_ro("first_page", [](const PagesHandle& handle) { return handle.pages->first_page(); })
-      .def("gather", Gather);
-  const auto none = [] { return nb::arg().none(); };
-  nb::class_<TransfersHandle>(m, "Transfers")
-      .def(nb::init<const StoreHandle&, std::uint32_t, std::uint64_t>())
-      .def("submit_load", &TransfersHandle::SubmitLoad, none(), none(), none(), none(), none(), none(),
-           none(), none(), none())
-      .def("submit_save", &TransfersHandle::SubmitSave, none(), none(), none(), none(), none(), none(),
-           none(), none(), none(), none(), none(), none(), none())
+      .def_prop_ro("first_page", [](const PagesHandle& handle) { return handle.pages->first_page(); });
+  Define(pages, "gather", Gather, {"page"});
+  nb::class_<TransfersHandle> transfers(m, "Transfers");
+  transfers
+      .def(nb::init<const StoreHandle&, nb::handle, nb::handle>(), nb::arg(), nb::arg().none(),
+           nb::arg().none())
       .def("poll", &TransfersHandle::Poll)
-      .def("wait", &TransfersHandle::Wait)
-      .def("wait_pages", &TransfersHandle::WaitPages, none(), nb::arg())
-      .def("cancel", &TransfersHandle::Cancel)
       .def("in_flight", &TransfersHandle::in_flight)
-      .def("is_in_flight", &TransfersHandle::IsInFlight, nb::arg("id"))
       .def("event_fd", &TransfersHandle::event_fd)
       .def("close", &TransfersHandle::Close);
+  Define(transfers, "submit_load", &TransfersHandle::SubmitLoad,
+         {"namespace", "keys", "pages", "page_ids", "group", "part", "deadline_us", "worth_us", "touch"});
+  Define(transfers, "submit_save", &TransfersHandle::SubmitSave,
+         {"namespace", "keys", "pages", "page_ids", "put_ids", "parent", "parents", "group", "part", "held",
+          "ttl_s", "conversation", "deadline_us"});
+  Define(transfers, "wait", &TransfersHandle::Wait, {"timeout_s"});
+  Define(transfers, "wait_pages", &TransfersHandle::WaitPages, {"ids", "timeout_s"});
+  Define(transfers, "cancel", &TransfersHandle::Cancel, {"id"});
+  Define(transfers, "is_in_flight", &TransfersHandle::IsInFlight, {"id"});
 }
 
 }  // namespace cistern::python

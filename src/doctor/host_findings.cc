@@ -257,13 +257,13 @@ void AddArenas(const HostFacts& facts, const node::NodeOptions& options, Finding
                       arena.directory.substr(arena.directory.rfind('/') + 1))});
   }
   for (const MappedArena& mapped : facts.mapped) {
-    findings.push_back(
-        {.name = "arenas",
-         .verdict = Verdict::kWarning,
-         .value = Text("process ", mapped.pid, " still maps ", RoughSizeText(mapped.bytes),
-                       " of a discarded arena"),
-         .limit = "0",
-         .mend = Text("that memory is free when process ", mapped.pid, " connects anew or ends")});
+    findings.push_back({.name = "arenas",
+                        .verdict = Verdict::kWarning,
+                        .value = Text("process ", mapped.pid, " still maps ", RoughSizeText(mapped.bytes),
+                                      " of a discarded arena"),
+                        .limit = "0",
+                        .mend = Text("an engine lets go of it within seconds of its node's end; if process ",
+                                     mapped.pid, " is another program, close its store or end it")});
   }
   if (findings.size() > before) return;
   findings.push_back({.name = "arenas",

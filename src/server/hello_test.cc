@@ -201,6 +201,7 @@ TEST(Hello, AnotherTenantIsDenied) {
   std::string message;
   EXPECT_EQ(Greet(server, RawClient::NewHello("other"), &message), Code::kDenied);
   EXPECT_NE(message.find("tenant other"), std::string::npos) << message;
+  EXPECT_EQ(server.counters().refused, 1u);
 }
 
 TEST(Hello, AForeignOwnerTokenIsDeniedAndAnOpenOneJoins) {
@@ -219,6 +220,7 @@ TEST(Hello, AForeignOwnerTokenIsDeniedAndAnOpenOneJoins) {
   second.HangUp();
   server.Until([&] { return server.counters().sessions == 0; });
   EXPECT_EQ(Greet(server, hello), Code::kDenied);
+  EXPECT_EQ(server.counters().refused, 0u) << "an engine whose node was restarted is no stranger";
 }
 
 TEST(Hello, BytesThatAreNoHelloGetAnAnswerAndNoSession) {

@@ -120,11 +120,15 @@ Status Sessions::CheckHello(const HelloText& hello) const {
              " bytes beside its staging, all of them a "
              "sixteenth of the memory): close one, share a session between threads, or give the node "
              "more memory"));
-  if (hello.owner != OwnerToken{} && !owners_.contains(hello.owner))
+  if (OwnerGone(hello))
     return Status(Code::kDenied,
                   "the owner token is of no open session of this node: connect without one, or take the "
                   "token from a process that is connected");
   return Status();
+}
+
+bool Sessions::OwnerGone(const HelloText& hello) const {
+  return hello.owner != OwnerToken{} && !owners_.contains(hello.owner);
 }
 
 Status Sessions::CheckShare(const OwnerToken& owner, std::uint64_t bytes) const {
@@ -183,7 +187,8 @@ Task<void> Sessions::MakeSession(Fd socket, Peer peer, HelloText hello) {
   const std::uint64_t bytes = hello.staging_bytes != 0 ? hello.staging_bytes : options_.session_staging_bytes;
   if (status.ok()) status = CheckShare(owner, bytes);
   if (!status.ok()) {
-    counters_.refused++;
+    // After a node's restart an engine's processes may come before they hear of their new owner: no fault.
+    if (hello.tenant != options_.tenant || !OwnerGone(hello)) counters_.refused++;
     Refuse(socket.get(), status);
     closer_.Close(std::move(socket));
     co_return;
@@ -194,7 +199,7 @@ Task<void> Sessions::MakeSession(Fd socket, Peer peer, HelloText hello) {
   making_--;
   // While it was made, the last session of the owner may have gone, and the node may be going.
   if (built) {
-    if (hello.owner != OwnerToken{} && !owners_.contains(hello.owner)) status = CheckHello(hello);
+    if (OwnerGone(hello)) status = CheckHello(hello);
     if (draining_) status = Status(Code::kGone, "the node is going down");
   } else {
     status = built.error();

@@ -85,6 +85,8 @@ class Sessions final : private io::Poller {
 
   Task<void> MakeSession(Fd socket, Peer peer, HelloText hello);
   Status CheckHello(const HelloText& hello) const;
+  // Whether it names an owner that has no open session.
+  bool OwnerGone(const HelloText& hello) const;
   // kBusy where the owner would have more of the staging than it may while others need some.
   Status CheckShare(const OwnerToken& owner, std::uint64_t bytes) const;
   void TakeFromShare(const OwnerToken& owner, std::uint64_t bytes);

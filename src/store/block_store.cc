@@ -497,6 +497,7 @@ BlockStore::Occupancy BlockStore::occupancy() const {
   o.leases = catalog.leases().size();
   o.leased_blocks = catalog.leases().leased_blocks();
   o.namespaces = catalog.namespaces().size();
+  o.namespaces_wanted = rooms_->namespaces.wanted();
   o.tombstones = rooms_->context.journal.tombstones();
   o.blocks = catalog.forest().blocks() - catalog.forest().trees();
   o.conversations = catalog.conversations().talks();

@@ -242,6 +242,12 @@ bool Namespaces::Unwanted(std::uint32_t slot) const {
   return entry != nullptr && entry->names.empty() && !users_.used(slot) && NothingLeft(slot);
 }
 
+std::uint64_t Namespaces::wanted() const {
+  std::uint64_t count = context_.namespaces.size();
+  for (std::uint32_t slot = 0; slot < context_.namespaces.end(); ++slot) count -= Unwanted(slot);
+  return count;
+}
+
 bool Namespaces::NothingLeft(std::uint32_t slot) const {
   const catalog::TreeId tree = context_.catalog.TreeOf(slot);
   return context_.forest.block(context_.forest.tree(tree)->root).first_child == catalog::kNoId &&

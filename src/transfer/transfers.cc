@@ -291,6 +291,7 @@ class Transfers::Shared final {
     for (Lane& lane : lanes_) {
       if (lane.thread.joinable()) lane.thread.join();
     }
+    store_.reset();
   }
 
  private:
@@ -477,7 +478,7 @@ class Transfers::Shared final {
   }
 
   const TransfersOptions options_;
-  const std::shared_ptr<Store> store_;
+  std::shared_ptr<Store> store_;  // null once closed: nothing is left to be begun
   Signal signal_;
   const client::ForkMark fork_mark_;
 

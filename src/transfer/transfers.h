@@ -100,8 +100,8 @@ class Transfers final {
   bool IsInFlight(std::uint64_t id) const;
   // Readable while Poll has something to give, and at times when it has nothing. Owned by this.
   int event_fd() const;
-  // Cancels all, waits until nothing touches the pages any more, ends the threads. Poll still gives what is
-  // done. Again does nothing.
+  // Cancels all, waits until nothing touches the pages any more, ends the threads, and lets go of the store.
+  // Poll still gives what is done. Again does nothing.
   void Close();
 
  private:

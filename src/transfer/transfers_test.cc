@@ -346,6 +346,7 @@ TEST_F(TransfersTest, CloseLeavesNothingOnThePagesAndEverythingReported) {
     ASSERT_TRUE(transfers->Submit(MoveOf<PageLoad>(pool, i * 100, {11, 12, 13})).has_value());
   transfers->Close();
   EXPECT_EQ(transfers->Submit(SaveOf(pool, 7, {1})).error().code(), Code::kGone);
+  EXPECT_EQ(store.use_count(), 1) << "closed transfers keep no memory of their node mapped";
   EXPECT_EQ(transfers->Poll().size(), 100u);
   transfers->Close();
 }

@@ -103,6 +103,7 @@ class OneConnection:
         self.spec: SessionSpec | None = None
         self.refusal, self.failures, self.start_failure, self.lacking = "", 0, "", ""
         self.work: list[Callable[[Session], object]] = []
+        self.when_lost: list[Callable[[Session], object]] = []
         self.flushes = 0
 
     def open(self, spec: SessionSpec) -> None:

@@ -14,13 +14,14 @@ import pytest
 from scheduler_side import SIZE, OneConnection, OneStore, ready, until
 
 import cistern.engine.connection as connection_module
-from cistern import Busy, Error, Gone, IoError, Mismatch, NamespaceSpec, Unavailable
+from cistern import Busy, Denied, Error, Gone, IoError, MatchResult, Mismatch, NamespaceSpec, Unavailable
 from cistern.engine import node as node_module
 from cistern.engine import options
 from cistern.engine.connection import Connection
 from cistern.engine.conversations import Conversations, Ending
+from cistern.engine.orders import LoadOrder
 from cistern.engine.session import Session, SessionSpec
-from cistern.engine.written import WrittenPuts
+from cistern.engine.written import LoadLeases, WrittenPuts
 
 SPEC = SessionSpec(1, "", "default", None, ((),), (), SIZE, False, "", "")
 LOGGER = logging.getLogger("test.cistern")
@@ -149,6 +150,83 @@ def test_engine_that_was_refused_shares_once_the_node_is_of_another_release(monk
     until(lambda: not kept.refusal)
     node.clear()
     until(lambda: kept.session is not None)
+    kept.close()
+
+
+def test_node_that_an_idle_engine_has_met_is_let_go_of_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before its first request an engine has no session, and maps the node's memory nonetheless."""
+    monkeypatch.setattr(connection_module, "ALIVE_CHECK_S", 0.01)
+    closed: list[object] = []
+
+    def report() -> None:
+        raise Gone("the node ended")
+
+    first: Any = SimpleNamespace(report=report, close=lambda: closed.append(first))
+    second: Any = SimpleNamespace(report=lambda: None, close=lambda: closed.append(second))
+    nodes = [first, second]
+    starter: Any = SimpleNamespace(meet=lambda: nodes.pop(0))
+    kept = Connection(LOGGER, starter)
+    until(lambda: kept._met is second)
+    assert closed == [first]
+    kept.close()
+    assert closed == [first, second]
+
+
+def test_rank_does_not_ask_for_an_owner_that_went_with_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scheduler side has another one by then, and names it with the orders of the next step."""
+    monkeypatch.setattr(connection_module, "ALIVE_CHECK_S", 0.01)
+    alive, asked, left = [True], [], []
+    gone, fresh = bytes([1]) * 16, bytes([2]) * 16
+
+    def report() -> None:
+        if not alive[0]:
+            raise Gone("the node ended")
+
+    def connect(*given: object, owner: bytes, **more: object) -> object:
+        asked.append(owner)
+        if not alive[0] and owner == gone:
+            raise Denied("the owner token is of no open session")
+        return SimpleNamespace(attach=lambda spec, **more: spec, report=report, close=lambda: left.append("closed"))
+
+    monkeypatch.setattr(connection_module.Store, "connect", connect)
+    kept = Connection(LOGGER)
+    kept.when_lost.append(lambda session: left.append("told"))
+    kept.open(replace(SPEC, owner=gone))
+    until(lambda: kept.session is not None)
+    alive[0] = False
+    until(lambda: left == ["closed", "told"])
+    assert kept.session is None
+    kept.open(replace(SPEC, owner=gone))  # by orders of before the scheduler side knew
+    until(lambda: kept._gone_owner == gone)
+    alive[0] = True
+    kept.open(replace(SPEC, number=2, owner=fresh))
+    until(lambda: kept.session is not None)
+    kept.close()
+    assert asked == [gone, gone, fresh]
+
+
+def test_leases_of_a_node_that_ended_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each keeps its memory mapped; the load that has it ends when the engine takes a step."""
+    monkeypatch.setattr(connection_module, "ALIVE_CHECK_S", 0.01)
+    alive = [True]
+
+    def report() -> None:
+        if not alive[0]:
+            raise Gone("the node ended")
+
+    answer = MatchResult(1, (), object())  # type: ignore[arg-type]
+    store: Any = SimpleNamespace(
+        attach=lambda spec, **more: spec, match=lambda *given, **more: answer, report=report, close=lambda: None
+    )
+    monkeypatch.setattr(connection_module.Store, "connect", lambda *given, **more: store)
+    kept = Connection(LOGGER)
+    leases = LoadLeases(kept)
+    kept.open(SPEC)
+    until(lambda: kept.session is not None)
+    leases.take(LoadOrder(7, "r", 0, 0, [bytes(32)], [[3]], deadline_us=5_000_000), [bytes(32)])
+    until(lambda: leases._leases)
+    alive[0] = False
+    until(lambda: not leases._leases)
     kept.close()
 
 

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 from harness import small_tmpfs
+from scheduler_side import until
 
 from cistern import Busy, IoError, cisternd_path
 from cistern.engine import node, options
@@ -91,6 +92,45 @@ def test_node_that_ends_before_it_answers_is_not_started_over_and_over(
     assert started() == 1
     starter.connected()  # one that has answered is needed, and could be started
     assert started() == 2
+
+
+def test_end_of_a_long_log_alone_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "command", lambda *given: ["true"])
+    starter = node.NodeStarter(options.read({"socket": str(tmp_path / "socket")}))
+    starter.start()
+    while starter._runs():
+        os.sched_yield()
+    with (tmp_path / "socket.log").open("rb+") as log:
+        log.seek(1 << 40)  # more than any host has memory for
+        log.write(b"\nout of memory\n")
+    assert "the node ended: out of memory (log: " in starter.failed()
+
+
+def test_long_log_of_a_node_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lies in memory, and its node runs for months, also without the engine that has started it."""
+    monkeypatch.setattr(node, "LOG_BYTES", 20)
+    log, former, go = tmp_path / "socket.log", tmp_path / "socket.log.1", tmp_path / "go"
+    os.mkfifo(go)
+    log.write_text("what a node of long ago has said\n")
+    says = f"echo what this one says at first; read go <{go}; echo later; exec sleep 1000"
+    monkeypatch.setattr(node, "command", lambda *given: ["sh", "-c", says])
+    chosen = options.read({"socket": str(tmp_path / "socket")})
+    starter = node.NodeStarter(chosen)
+    starter.start()
+    assert former.read_text() == "what a node of long ago has said\n"
+    try:
+        until(lambda: log.read_text() == "what this one says at first\n")
+        node.NodeStarter(chosen).keep_log_short()
+        assert (log.read_text(), former.read_text()) == ("", "what this one says at first\n")
+        go.write_text("go\n")
+        until(lambda: log.read_text() == "later\n")
+    finally:
+        os.kill(int((tmp_path / "socket.lock").read_text()), signal.SIGKILL)
+    while starter._runs():
+        os.sched_yield()
+    log.write_text("another program's, which has a file of that name\n")
+    node.NodeStarter(chosen).keep_log_short()
+    assert log.read_text().startswith("another")
 
 
 def test_node_that_cannot_be_executed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -221,6 +221,21 @@ def test_file_read_once_while_its_state_stands(
     assert files.weights_digest(model) != first
 
 
+def test_digests_that_nobody_asks_for_are_forgotten(
+    model: Path, remembered: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "SETTLED_S", -60.0)
+    files.weights_digest(model)
+    asked, *others = sorted(remembered.iterdir())
+    long_ago = time.time() - 100 * digests.DAY_S
+    for one in (asked, *others):
+        os.utime(one, (long_ago, long_ago))
+    assert digests._read(asked)
+    digests._forget_unasked.cache_clear()
+    digests._write(remembered / "new", "0" * 64)
+    assert {one.name for one in remembered.iterdir()} == {asked.name, "new"}
+
+
 def test_file_that_has_just_changed_not_remembered(model: Path, remembered: Path) -> None:
     files.weights_digest(model)
     assert not remembered.exists()

@@ -70,6 +70,7 @@ class OneMover:
 class OneConnection:
     def __init__(self, *given: object) -> None:
         self.session: Session | None = None
+        self.when_lost: list[object] = []
         self.refusal = ""
 
     def open(self, spec: SessionSpec) -> None:

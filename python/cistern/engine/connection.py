@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from .. import Busy, Error, Gone, Invalid, IoError, Mismatch, Namespace, Store, TooLate, Unavailable
+from .. import Busy, Denied, Error, Gone, Invalid, IoError, Mismatch, Namespace, Store, TooLate, Unavailable
 from .cpus import unbound
 from .node import NodeStarter, socket_path
 from .session import Session, SessionSpec
@@ -46,11 +46,19 @@ class Connection:
         """Why no node can be started here; empty as soon as one answers."""
         self.lacking = ""
         """Why the node gave the session that stands no further namespace; empty as soon as it does."""
+        self.when_lost: list[Callable[[Session], object]] = []
+        """Called by the thread for a session that was lost, whose store is closed: to be let go of is what else keeps
+        its node's memory mapped, as leases and what moves pages do."""
         self._logger = logger
         self._starter = starter
+        self._lost: list[Session] = []
+        """Sessions whose stores are still to be closed."""
         self._met: Store | None = None
         """Keeps the node until the first session stands: one without clients ends."""
         self._spec: SessionSpec | None = None
+        self._gone_owner: bytes | None = None
+        """Of a rank: the owner that went with its node. Nobody is asked for it before open() names it again, or
+        another one."""
         self._work: deque[tuple[Work, bool]] = deque()
         """With each whether it is kept."""
         self._kept: deque[tuple[Work, bool]] = deque(maxlen=MAX_WORK)
@@ -70,9 +78,9 @@ class Connection:
 
     def open(self, spec: SessionSpec) -> None:
         """Has the thread open this session, in place of any with a lower number; of the same number, with more
-        namespaces: attach those to the session that stands."""
+        namespaces: attach those to the session that stands. Of a rank, also says that the owner stands."""
         with self._wake:
-            before = self._spec
+            before, self._gone_owner = self._spec, None
             if before is None or spec.number > before.number:
                 self._spec = spec
                 self.refusal, self.failures = "", 0
@@ -97,8 +105,14 @@ class Connection:
         """Says that a call found this session gone, or one of its namespaces dropped."""
         with self._wake:
             if self.session is session:
-                self.session = None
+                self._part_from(session)
                 self._wake.notify_all()
+
+    def _part_from(self, session: Session | None) -> None:
+        """Under the lock: none stands any more."""
+        self.session = None
+        if session is not None:
+            self._lost.append(session)
 
     def flush(self, timeout_s: float) -> bool:
         """Waits until all submitted work is done; False after the time."""
@@ -127,9 +141,12 @@ class Connection:
     def _run(self) -> None:
         pause, tried, again_at = RETRY_S, None, 0.0
         while True:
+            self._let_go()
             with self._wake:
                 if self._ending:
                     break
+                if self._lost:
+                    continue
                 session, spec = self.session, self._spec
                 if spec is not tried:
                     pause, tried, again_at = RETRY_S, spec, 0.0
@@ -144,12 +161,15 @@ class Connection:
                     self._kept.clear()
                 work = self._work.popleft() if self._work else None
                 self._busy = work is not None
-                meets = spec is None and self._starter is not None and self._met is None
-                idle = whole or (spec is None and not meets)
+                stands = whole or (spec is None and self._met is not None)
+                if spec is None:
+                    idle = self._starter is None
+                else:
+                    idle = session is None and spec.owner is not None and spec.owner == self._gone_owner
                 left = again_at - time.monotonic()
-                if work is None and (idle or left > 0):
-                    told = self._wake.wait(ALIVE_CHECK_S if whole else left if left > 0 else None)
-                    if told or not whole:
+                if work is None and (stands or idle or left > 0):
+                    told = self._wake.wait(ALIVE_CHECK_S if stands else left if left > 0 else None)
+                    if told or not stands:
                         continue
             if session is not None and (work is not None or whole):
                 self._call(session, work)
@@ -158,11 +178,23 @@ class Connection:
             else:
                 again_at = time.monotonic() + (REFUSED_AGAIN_S if self.refusal else pause)
                 pause = min(pause * 1.5, MAX_RETRY_S)
-        session = self.session
-        self.session = None
-        if session is not None:
-            session.store.close()
+        with self._wake:
+            self._part_from(self.session)
+        self._let_go()
         self._part()
+
+    def _let_go(self) -> None:
+        """Closes the stores of sessions that were lost: whoever still refers to one holds no memory of its node, which
+        could otherwise not be started again where there is room for one arena."""
+        with self._wake:
+            lost, self._lost = self._lost, []
+        for session in lost:
+            try:
+                session.store.close()
+                for told in self.when_lost:
+                    told(session)
+            except Exception as error:  # of any kind: the thread goes on
+                self._warn(f"a session was not let go of: {error!r}")
 
     def _attempt(self, session: Session | None, spec: SessionSpec | None) -> bool:
         """One that takes time where the node is not there: towards this session as it is specified."""
@@ -176,10 +208,16 @@ class Connection:
 
     def _meet(self) -> bool:
         """Has a node started before anything is known of the session, so that it has its memory by then: it takes it
-        while it serves, a GB or two a second."""
+        while it serves, a GB or two a second. Where that was done, looks whether the node lives."""
         assert self._starter is not None
         try:
+            if self._met is not None:
+                self._met.report()
+                return True
             self._met = self._starter.meet()
+        except Gone:
+            self._part()
+            return False
         except (Error, OSError):  # told when the node is needed
             return False
         return self._met is not None
@@ -205,8 +243,10 @@ class Connection:
             else:
                 work[0](session)
             self._late_calls = 0
+            if self._starter is not None:
+                self._starter.keep_log_short()
         except Gone:
-            self.lose(session)
+            self._missed(session, session.spec)
             undone = True
         except TooLate as error:
             self._warn(f"the node answered: {error}")
@@ -232,7 +272,7 @@ class Connection:
         try:
             namespaces = self._attach(session.store, spec, session.namespaces)
         except Gone:
-            self.lose(session)
+            self._missed(session, spec)
             return False
         if len(namespaces) > len(session.namespaces):
             with self._wake:
@@ -270,7 +310,8 @@ class Connection:
                 self._starter.connected()
             namespaces = self._attach(store, spec, [])
         except Gone:
-            self.session, self.refusal = None, ""
+            self._missed(before, spec)
+            self.refusal = ""
             self.failures += 1
             self._start_node(spec)
             return False
@@ -279,7 +320,10 @@ class Connection:
             self.refusal = str(error)
             return False
         except Error as error:
-            self.session = None
+            with self._wake:
+                self._part_from(before)
+                if isinstance(error, Denied):
+                    self._gone_owner = spec.owner
             self.failures += not isinstance(error, TooLate)
             self._warn(f"the node at {socket_path(spec)} answered: {error}")
             return False
@@ -291,7 +335,16 @@ class Connection:
             if not self.lacking:
                 self._warned = ""
             self._wake.notify_all()
+        if before is not None and before.store is not store:
+            before.store.close()
         return True
+
+    def _missed(self, session: Session | None, spec: SessionSpec) -> None:
+        """The node is gone, and its owners with it."""
+        with self._wake:
+            if self.session is session:
+                self._part_from(session)
+            self._gone_owner = spec.owner
 
     def _start_node(self, spec: SessionSpec) -> None:
         if self._starter is None or spec.owner is not None:

@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import re
 import time
 from pathlib import Path
 
+DAY_S = 86_400
+REMEMBERED_DAYS = 90
+"""Time for which a digest is remembered that nobody asks for."""
 SETTLED_S = 2.0
 """Age of a change from which on another one has another change time, whatever the file system's clock."""
 
@@ -64,6 +68,8 @@ def _read(place: Path) -> str:
         text = place.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError):
         return ""
+    with contextlib.suppress(OSError):
+        os.utime(place)
     return text if re.fullmatch(r"[0-9a-f]{64}", text) else ""
 
 
@@ -77,3 +83,15 @@ def _write(place: Path, digest: str) -> None:
     except OSError:
         with contextlib.suppress(OSError):
             new.unlink(missing_ok=True)
+    _forget_unasked(place.parent, int(time.time() // DAY_S))
+
+
+@functools.lru_cache(maxsize=1)
+def _forget_unasked(folder: Path, day: int) -> None:
+    """Removes, once a day, what nobody has asked for in REMEMBERED_DAYS: an engine that is given other weights every
+    hour leaves a file for each."""
+    with contextlib.suppress(OSError):
+        for one in folder.iterdir():
+            with contextlib.suppress(OSError):
+                if one.stat().st_mtime < (day - REMEMBERED_DAYS) * DAY_S:
+                    one.unlink()

@@ -3,7 +3,8 @@
 
 It is a process of its own, in a session of its own, and no child of the engine's: who ends an engine with all its
 children leaves the node, which other engines use. It ends by itself some time after its last client left. A file lock
-beside its socket makes sure that engines which start together start one node.
+beside its socket makes sure that engines which start together start one node; the number of the node's process stands
+in it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import fcntl
 import os
 import select
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -115,6 +117,40 @@ class Detached:
             self._descriptor = None
 
 
+LOG_BYTES = 8 << 20
+"""Size past which a log begins anew: it lies in memory, and a node runs for months."""
+LOG_END_BYTES = 4096
+"""What is read of a log whose node has ended."""
+LOOK_AT_LOG_S = 60.0
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log, of which no more than its end is read; empty where there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_END_BYTES))
+            lines = file.read(LOG_END_BYTES).decode(errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1] if lines else ""
+
+
+def begin_log_anew(log: Path, pid: int) -> None:
+    """Where the log of a running node is long, moves what it says into NAME.1; the node writes on at its new end. What
+    it says in that moment may be lost. Nothing is done to a file that this process does not write to. Raises OSError,
+    BlockingIOError where another engine does it."""
+    if log.stat().st_size <= LOG_BYTES or not log.samefile(f"/proc/{pid}/fd/2"):
+        return
+    with log.open("rb+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(file.fileno()).st_size <= LOG_BYTES:  # another engine was sooner
+            return
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        with open(os.open(f"{log}.1", flags, 0o600), "wb") as former:
+            shutil.copyfileobj(file, former)
+        file.truncate(0)
+
+
 START_AGAIN_S = 60.0
 """Time after which a node is started again that has never answered: what it lacks is seldom there sooner."""
 
@@ -129,6 +165,7 @@ class NodeStarter:
         self._process: Detached | None = None
         self._started = False  # one, by this process
         self._again_at = 0.0
+        self._look_at_log_at = 0.0
 
     def start(self) -> None:
         """Starts a node after a refused connection, unless another process is about to, or the node that this process
@@ -154,10 +191,17 @@ class NodeStarter:
             return
         self._lock = lock
         self._log = socket.with_suffix(".log")
+        with contextlib.suppress(OSError):
+            if self._log.stat().st_size > LOG_BYTES:
+                self._log.replace(f"{self._log}.1")
         with self._log.open("ab") as log:
-            self._process = Detached(start_detached(command(self._options, socket), log))
+            pid = start_detached(command(self._options, socket), log)
+        self._process = Detached(pid)
         self._started = True
         self._again_at = time.monotonic() + START_AGAIN_S
+        with contextlib.suppress(OSError):
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"{pid}\n".encode(), 0)
 
     def meet(self) -> Store | None:
         """A client of the node, which is started where none answers: None then, and as long as it does not. Raises
@@ -175,11 +219,18 @@ class NodeStarter:
         """Why the node that this process started has ended; empty while it runs, or where none was started."""
         if not self._started or self._runs():
             return ""
-        try:
-            last = self._log.read_text(errors="replace").strip().splitlines()[-1:]
-        except OSError:
-            last = []
-        return f"the node ended: {' '.join(last)} (log: {self._log})"
+        return f"the node ended: {last_line(self._log)} (log: {self._log})"
+
+    def keep_log_short(self) -> None:
+        """Looks once a minute whether the log of the node that stands is too long, whichever engine has started it: to
+        be called by who is connected."""
+        now = time.monotonic()
+        if now < self._look_at_log_at:
+            return
+        self._look_at_log_at = now + LOOK_AT_LOG_S
+        socket = socket_path(self._options)
+        with contextlib.suppress(OSError, ValueError):  # no engine has started it, or it has ended
+            begin_log_anew(socket.with_suffix(".log"), int(socket.with_suffix(".lock").read_text()))
 
     def connected(self) -> None:
         """Lets go of the lock once a node answers; one that ends now is started again at once."""

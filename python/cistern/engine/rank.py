@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .. import Code, Done
+from .. import Code, Done, Gone
 from .connection import Connection
 from .cpus import unbound
 from .devices import HOST, cpu_isa, make_mover, take_staging
@@ -80,7 +81,11 @@ class Rank:
         self._unfit = ""
         self._device = ""
         self._staging: Staging | None = None
+        self._moving = threading.Lock()
+        """Of the list of transfers and of its movers' ends: the connection's thread ends those of a node that is
+        gone."""
         self.connection = Connection(self._logger)
+        self.connection.when_lost.append(self._lost)
         self._session: Session
         """The session of the newest transfers."""
         self._session_number = 0
@@ -141,11 +146,12 @@ class Rank:
     def let_go_of_pages(self) -> None:
         """The engine is about to take the memory of its pages away: nothing touches them when this returns. What is
         under way is reported as failed."""
-        for transfers in self._transfers:
-            transfers.mover.close()
-            for done in transfers.mover.poll():
-                self._done(transfers, done)
-        self._transfers.clear()
+        with self._moving:
+            for transfers in self._transfers:
+                transfers.mover.close()
+                for done in transfers.mover.poll():
+                    self._done(transfers, done)
+            self._transfers.clear()
         waiting, self._waiting = self._waiting, []
         for running, _ in waiting:
             self._end_load(running, 0, "the engine has taken the memory of its pages away")
@@ -252,8 +258,9 @@ class Rank:
             for done in transfers.mover.poll():
                 self._done(transfers, done)
         for former in [one for one in self._transfers[:-1] if not one.running]:
-            former.mover.close()
-            self._transfers.remove(former)
+            with self._moving:
+                former.mover.close()
+                self._transfers.remove(former)
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Waits until nothing is under way on this rank; for an engine that will not step again."""
@@ -270,8 +277,9 @@ class Rank:
 
     def close(self) -> None:
         self.wait_idle(2.0)
-        for transfers in self._transfers:
-            transfers.mover.close()
+        with self._moving:
+            for transfers in self._transfers:
+                transfers.mover.close()
         self.connection.close()
 
     # ------------------------------------------------------------------ inside
@@ -303,16 +311,26 @@ class Rank:
         # Namespaces may have come since; the session is the same as long as these are.
         last, now = self._transfers[-1:], (session.spec.number, session.connects)
         if not last or (last[0].number, last[0].connects) != now:
+            self._immovable = ""
             try:
-                with unbound(beside=self._facts.ranks == 1):
+                with self._moving, unbound(beside=self._facts.ranks == 1):
                     mover = make_mover(session.store, self._layouts, self._staging, self._options.max_bytes_per_s)
+                    self._transfers.append(_SessionTransfers(mover, *now))
+            except Gone:  # lost meanwhile
+                return None
             except Exception as error:  # of any kind, such as no descriptor left: the engine computes
                 self._immovable = str(error)
                 return None
-            self._immovable = ""
-            self._transfers.append(_SessionTransfers(mover, *now))
         self._session = session
         return self._transfers[-1]
+
+    def _lost(self, session: Session) -> None:
+        """Called by the connection's thread for a session that was lost: an engine that does nothing takes no step, and
+        an ended mover holds no memory of the node."""
+        with self._moving:
+            for transfers in self._transfers:
+                if transfers.connects <= session.connects:
+                    transfers.mover.close()
 
     def _stands(self, transfers: _SessionTransfers, running: _RunningOrder) -> bool:
         """Whether this rank has the session and the namespace of an order."""

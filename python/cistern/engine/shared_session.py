@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from .. import Gone
 from .connection import Connection
 from .facts import ConfigurationError, EngineFacts, host
 from .identity import Fields, fresh_generation, rank_fields
@@ -169,7 +170,10 @@ class SharedSession:
         if not extended:
             self.number += 1
             self._began = time.monotonic()
-        self._rank_spec = replace(session.spec, number=self.number, owner=session.store.owner)
+        try:
+            self._rank_spec = replace(session.spec, number=self.number, owner=session.store.owner)
+        except Gone:  # lost meanwhile
+            self.session, self._rank_spec = None, None
 
     def _joined_by_all(self, spec: SessionSpec, namespaces: int) -> bool:
         return all(

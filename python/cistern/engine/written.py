@@ -131,6 +131,7 @@ class LoadLeases:
         """By the load's order. Of the connection's thread."""
         self._connects = 0
         """Number of the session that they are of."""
+        connection.when_lost.append(lambda session: self._leases.clear())
 
     def take(self, order: LoadOrder, keys: Sequence[bytes]) -> None:
         """`keys`: of the chain that is held, from the request's first block on: at least to the load's end."""
