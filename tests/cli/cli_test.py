@@ -377,6 +377,17 @@ class WhatANodeDoes(CliTest):
         replay = json.loads(run("cistern", "replay", trace, "--blocks", 60, "--block-bytes", "4KiB", "--json").stdout)
         self.assertEqual((replay["policy"], replay["hits"]), (sim["policy"], sim["hits"]))
 
+    def test_a_trace_is_an_argument_or_a_flag(self) -> None:
+        trace = "generated:sessions=20"
+        for words in (("sim", "--blocks", 30, "--json"), ("replay", "--blocks", 30, "--block-bytes", "4KiB", "--json")):
+            argument = json.loads(run("cistern", words[0], trace, *words[1:]).stdout)
+            flag = json.loads(run("cistern", *words, "--trace", trace).stdout)
+            self.assertEqual((argument["requests"], argument["hits"]), (flag["requests"], flag["hits"]))
+        cluster = ("sim", "cluster", "--nodes", 2, "--json")
+        self.assertEqual(run("cistern", *cluster, "--trace", trace).stdout, run("cistern", *cluster, trace).stdout)
+        self.assert_says(run("cistern", "sim", trace, "--trace", trace, "--blocks", 30), 2, "--trace")
+        self.assert_says(run("cistern", "sim", "--blocks", 30), 2, "--trace is required")
+
     def sim_flash(self, *words: object) -> dict[str, object]:
         trace = "generated:sessions=60,turns=5,think=30s,span=20min,user_tokens=3000"
         report: dict[str, object] = json.loads(run("cistern", "sim", trace, "--flash", *words, "--json").stdout)
