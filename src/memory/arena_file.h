@@ -171,7 +171,8 @@ Result<std::uint64_t> ForgetArena(const std::string& memory_dir, const std::stri
 // thread looks after that process. Ends with the object.
 class FaultIn final {
  public:
-  // `say` is told once, on that thread, how the process ended that nobody told to.
+  // `say` is told once, on that thread, how the process ended that nobody told to. Throws std::system_error
+  // where the system starts no more threads.
   FaultIn(const ArenaFile& file, std::uint32_t headers, std::function<void(const Status&)> say = nullptr);
   ~FaultIn();
   // Headers that are done, or were left out.
