@@ -69,6 +69,10 @@ class ArenaFile final : public ArenaBacking {
   // (needed and available), also where less is taken at first.
   // kMismatch: another format version.
   static Result<ArenaFile> Open(const ArenaOptions& options, const Clock& clock);
+  // What Open would refuse of the directories, of an arena that is there and of the file of one that is not.
+  // Nothing is made; whether a node holds it, and what memory is available by now, is not asked. Root's look
+  // leaves open whose it all is.
+  static Status Check(const ArenaOptions& options);
 
   ArenaFile(ArenaFile&&) noexcept;
   ArenaFile& operator=(ArenaFile&&) noexcept;

@@ -140,14 +140,15 @@ class WhatANodeDoes(CliTest):
         huge = self.directory / "huge"
         huge.mkdir()
         mounted = ["unshare", "--mount", "sh", "-c", f"mount -t hugetlbfs none '{huge}' || exit 99; exec \"$@\"", "sh"]
-        node = subprocess.run(
-            [*mounted, str(BIN / "cisternd"), "--memory", "64MiB", "--memory-dir", str(huge), "--socket",
-             str(self.directory / "s")],
-            capture_output=True, timeout=TIMEOUT_S, check=False,
-        )
-        if node.returncode == 99 or b"unshare" in node.stderr:
-            self.skipTest(f"hugetlbfs cannot be mounted: {node.stderr.decode().strip()}")
-        self.assert_says(node, 2, f"memory_dir {huge}", "hugetlbfs", "tmpfs")
+        for check in (["--check"], []):
+            node = subprocess.run(
+                [*mounted, str(BIN / "cisternd"), *check, "--memory", "64MiB", "--memory-dir", str(huge), "--socket",
+                 str(self.directory / "s")],
+                capture_output=True, timeout=TIMEOUT_S, check=False,
+            )
+            if node.returncode == 99 or b"unshare" in node.stderr:
+                self.skipTest(f"hugetlbfs cannot be mounted: {node.stderr.decode().strip()}")
+            self.assert_says(node, 2, f"memory_dir {huge}", "hugetlbfs", "tmpfs")
 
     def test_a_help_makes_no_folder(self) -> None:
         script = pathlib.Path(__file__).resolve().parents[1] / "engine" / "model.py"
@@ -493,7 +494,7 @@ class BadInput(CliTest):
             mount, "size=16m",
             f"exec {BIN}/cisternd --memory 128MiB --memory-dir {mount}/m --socket {self.directory}/s",
         )
-        self.assert_says(result, 1, str(mount), "available")
+        self.assert_says(result, 2, str(mount), "--shm-size")
 
     def test_arena_of_another_version(self) -> None:
         node = self.node()
@@ -501,7 +502,8 @@ class BadInput(CliTest):
         with open(self.directory / "memory" / "default" / "arena", "r+b") as arena:
             arena.seek(8)
             arena.write(struct.pack("<Q", 77))
-        self.assert_says(self.daemon(*node.command[1:]), 1, "77", "cistern forget")
+        for check in (["--check"], []):
+            self.assert_says(self.daemon(*check, *node.command[1:]), 1, "77", "cistern forget")
 
     def test_socket_path(self) -> None:
         node = self.node()
