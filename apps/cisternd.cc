@@ -29,6 +29,7 @@
 #include "node/configuration.h"
 #include "node/node.h"
 #include "node/node_metrics.h"
+#include "node/start_check.h"
 #include "record/verified_copy.h"
 
 namespace cistern {

@@ -135,6 +135,17 @@ void CommandLine::Argument(std::string_view name, std::string_view help, std::st
   impl_->app.add_option(std::string(name), *text, std::string(help))->required(required);
 }
 
+void CommandLine::Argument(std::string_view name, std::string_view flag, std::string_view value,
+                           std::string_view help, std::string* text) {
+  const std::string as_flag = cistern::Text("as the argument ", name);
+  impl_->arguments.push_back({std::string(name), "", std::string(help)});
+  impl_->options.push_back({std::string(flag), std::string(value), as_flag});
+  impl_->flags.emplace_back(flag);
+  impl_->app.add_option(cistern::Text(name, ",", flag), *text, std::string(help))
+      ->required()
+      ->option_text("(an argument or a flag)");
+}
+
 void CommandLine::Arguments(std::string_view name, std::string_view help, std::vector<std::string>* texts,
                             bool required) {
   impl_->arguments.push_back({std::string(name), required ? "" : "optional", std::string(help), true});

@@ -40,6 +40,9 @@ class CommandLine {
   void Duration(std::string_view flag, std::string_view help, std::uint64_t* duration_us);
   void Policy(std::string_view flag, std::string_view help, EvictionPolicy* policy);
   void Argument(std::string_view name, std::string_view help, std::string* text, bool required = true);
+  // One that is needed and may be given as a flag as well.
+  void Argument(std::string_view name, std::string_view flag, std::string_view value, std::string_view help,
+                std::string* text);
   void Arguments(std::string_view name, std::string_view help, std::vector<std::string>* texts,
                  bool required = true);
 

@@ -7,6 +7,7 @@
 #include "commands.h"
 #include "node/configuration.h"
 #include "node/reports.h"
+#include "node/start_check.h"
 #include "prompt.h"
 
 namespace cistern {

@@ -18,6 +18,7 @@
 #include "commands.h"
 #include "doctor/host_findings.h"
 #include "doctor/node_findings.h"
+#include "node/start_check.h"
 #include "prompt.h"
 
 namespace cistern {
@@ -163,13 +164,15 @@ int RunDoctor(int argc, const char* const* argv) {
   const Status resolved = node::ResolveNodeOptions(options);
   doctor::LookAt at{.memory_dir = options.memory_dir, .node_pid = basics ? basics->pid : 0};
   for (const FlashVolume& volume : options.flash) at.flash.push_back(volume.path);
+  // What a node runs with is good enough for one.
+  if (resolved.ok() && (configured || !basics)) at.starts = &options;
   const Result<doctor::HostFacts> facts = doctor::ReadHostFacts(at);
   if (!facts) return Complain(kName, facts.error());
 
   Findings findings;
   if (user) findings.push_back(*user);
   std::ranges::move(doctor::FindingsOfHost(*facts, options), std::back_inserter(findings));
-  // What a node runs with is good enough for one. What the host lacks is said once.
+  // What the host lacks is said once.
   Status starts = configured || !basics ? resolved : Status();
   if (configured && access(config.c_str(), R_OK) != 0)
     starts = Status(Code::kDenied, Text("configuration file ", config, ": ", ErrnoText(errno)));

@@ -138,7 +138,8 @@ void PrintReport(const workload::ReplayReport& r, const FlashFigures& flash) {
 namespace {
 
 void AddFlags(CommandLine& line, ReplayFlags& flags) {
-  line.Argument("TRACE", "a trace of JSON lines, or generated:KEY=VALUE,...", &flags.trace);
+  line.Argument("TRACE", "--trace", "TRACE", "a trace of JSON lines, or generated:KEY=VALUE,...",
+                &flags.trace);
   line.Count("--blocks", "blocks that fit into memory; without it --memory says", &flags.blocks, 1, 1u << 30);
   line.Policy("--policy", "eviction policy", &flags.open.eviction);
   line.Size("--block-bytes", "bytes of a block; default: 64KiB", &flags.replay.block_bytes);

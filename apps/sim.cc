@@ -113,7 +113,7 @@ int RunSim(int argc, const char* const* argv) {
       "longest resident run from block 0. `cistern sim cluster` simulates a fleet.",
       "  cistern sim conversation.jsonl --blocks 10000 --policy reuse --json\n"
       "  cistern sim generated:sessions=200,turns=8,seed=1 --blocks 1000");
-  line.Argument("TRACE", "a trace of JSON lines, or generated:KEY=VALUE,...", &trace);
+  line.Argument("TRACE", "--trace", "TRACE", "a trace of JSON lines, or generated:KEY=VALUE,...", &trace);
   line.Count("--blocks", "blocks that fit (required)", &blocks, 1, 1u << 30);
   SimPolicyFlag(line, "eviction policy", &policy);
   line.Switch("--told", "with reuse: each request says whether a later prompt extends it, as it turns out",

@@ -82,7 +82,7 @@ void Objective(CommandLine& line, std::string_view flag, std::string_view help,
 }
 
 void AddFlags(CommandLine& line, ClusterFlags& f) {
-  line.Argument("TRACE", "a trace of JSON lines, or generated:KEY=VALUE,...", &f.trace);
+  line.Argument("TRACE", "--trace", "TRACE", "a trace of JSON lines, or generated:KEY=VALUE,...", &f.trace);
   line.Text("--model", "NAME", "a model of `cistern plan --list`; default: Llama-3-70B", &f.model);
   line.Text("--gpu", "NAME", "a GPU of that list; default: H100-80GB", &f.gpu);
   line.Count("--gpus", "of a node; default: 8", &f.engine.gpus, 1, 1u << 16);

@@ -138,6 +138,8 @@ struct EngineReport {
 
 class Store {
  public:
+  // The one call without a deadline: it waits for the directories and devices of the options, and for what
+  // they hold, as long as these take, as a node's start does.
   static Result<Store> Open(const OpenOptions& options);
   static Result<Store> Connect(const ConnectOptions& options);
 
@@ -181,8 +183,8 @@ class Store {
   Ticket<Lease> Acquire(const Namespace& ns, std::span<const BlockRef> blocks, const AcquireOptions& = {});
 
   // kBusy past the bound of all sessions together, an eighth of the node's memory, or past this owner's share
-  // of it (docs/bounds.md).
-  Result<Staging> AllocateStaging(std::uint64_t bytes);
+  // of it (docs/bounds.md). kTooLate where the session has not as much and the node gave it no more by then.
+  Result<Staging> AllocateStaging(std::uint64_t bytes, std::int64_t deadline_us = kDefaultDeadlineUs);
 
   // Writes parts of blocks, parents before children. The ticket completes when the node has let go of the
   // bytes.

@@ -49,6 +49,26 @@ socklen_t ToSocketAddress(const HttpAddress& from, SocketAddress& to) {
   return inet_pton(AF_INET, from.host.c_str(), &to.v4.sin_addr) == 1 ? sizeof(to.v4) : 0;
 }
 
+Status Refusal(const HttpAddress& address, int error) {
+  if (error == EADDRINUSE)
+    return Status(Code::kBusy, Text("http: ", address.ToText(),
+                                    " is in use by another process; end that one, or name another port"));
+  return Status(Code::kIoError, Text("http: ", address.ToText(), " cannot be listened at: ", ErrnoText(error),
+                                     "; name an address of this host and a port that is this user's"));
+}
+
+// A socket that has the address, and that nobody can connect to yet.
+Result<Fd> Bind(const HttpAddress& address) {
+  SocketAddress at;
+  const socklen_t length = ToSocketAddress(address, at);
+  Fd socket(::socket(address.v6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int on = 1;
+  if (!socket.valid() || setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0)
+    return Error(Code::kIoError, Text("http: ", address.ToText(), ": ", ErrnoText(errno)));
+  if (bind(socket.get(), &at.any, length) != 0) return Error(Refusal(address, errno));
+  return socket;
+}
+
 }  // namespace
 
 std::string HttpAddress::ToText() const { return v6 ? Text("[", host, "]:", port) : Text(host, ":", port); }
@@ -316,28 +336,24 @@ HttpServer::~HttpServer() {
   thread_.join();
 }
 
+Status HttpServer::Check(const HttpAddress& address) {
+  const Result<Fd> bound = Bind(address);
+  return bound || bound.error().code() == Code::kBusy ? Status() : bound.error();
+}
+
 Result<std::unique_ptr<HttpServer>> HttpServer::Open(const HttpAddress& address, Handler handler) {
-  SocketAddress at;
-  socklen_t length = ToSocketAddress(address, at);
-  Fd listener(socket(address.v6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  Result<Fd> listener = Bind(address);
+  if (!listener) return Error(std::move(listener.error()));
   Fd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  const int on = 1;
-  if (!listener.valid() || !event.valid() ||
-      setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0)
-    return Error(Code::kIoError, Text("http: ", address.ToText(), ": ", ErrnoText(errno)));
-  if (bind(listener.get(), &at.any, length) != 0 || listen(listener.get(), kBacklog) != 0) {
-    const int error = errno;
-    if (error == EADDRINUSE)
-      return Error(Code::kBusy, Text("http: ", address.ToText(),
-                                     " is in use by another process; end that one, or name another port"));
-    return Error(Code::kIoError,
-                 Text("http: ", address.ToText(), " cannot be listened at: ", ErrnoText(error),
-                      "; name an address of this host and a port that is this user's"));
-  }
+  if (!event.valid()) return Error(Code::kIoError, Text("http: ", address.ToText(), ": ", ErrnoText(errno)));
+  if (listen(listener->get(), kBacklog) != 0) return Error(Refusal(address, errno));
+  SocketAddress at;
+  socklen_t length = sizeof(at);
   HttpAddress real = address;
-  if (getsockname(listener.get(), &at.any, &length) == 0)
+  if (getsockname(listener->get(), &at.any, &length) == 0)
     real.port = ntohs(address.v6 ? at.v6.sin6_port : at.v4.sin_port);
-  auto connections = std::make_unique<Connections>(std::move(listener), std::move(event), std::move(handler));
+  auto connections =
+      std::make_unique<Connections>(std::move(*listener), std::move(event), std::move(handler));
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(real), std::move(connections)));
 }
 

@@ -43,8 +43,11 @@ class HttpServer final {
   // On the server's thread, which it must not keep.
   using Handler = std::function<void(const HttpRequest& request, Reply reply)>;
 
-  // Listens when this returns. kBusy: somebody else does there; kIoError.
+  // Listens when this returns. kBusy: somebody else does there; kIoError. Throws std::system_error where the
+  // system starts no more threads.
   static Result<std::unique_ptr<HttpServer>> Open(const HttpAddress& address, Handler handler);
+  // What it refuses of the address; whether somebody listens there is not asked.
+  static Status Check(const HttpAddress& address);
   // Ends the thread; no handler runs afterwards.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;

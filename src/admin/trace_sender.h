@@ -30,7 +30,8 @@ class TraceSender final {
   static constexpr std::size_t kMaxWaiting = 256;
   static constexpr std::size_t kMostAtOnce = 64;
 
-  // `endpoint` as it was parsed. The log is borrowed.
+  // `endpoint` as it was parsed. The log is borrowed. Throws std::system_error where the system starts no
+  // more threads.
   TraceSender(std::string endpoint, TraceResource resource, Logger& log);
   // Ends the thread at once; what still waits is lost.
   ~TraceSender();

@@ -95,7 +95,9 @@ Ticket<Lease> Store::Acquire(const Namespace& ns, std::span<const BlockRef> bloc
                              const AcquireOptions& options) {
   return parts_->client->Acquire(ns, blocks, options);
 }
-Result<Staging> Store::AllocateStaging(std::uint64_t bytes) { return parts_->client->AllocateStaging(bytes); }
+Result<Staging> Store::AllocateStaging(std::uint64_t bytes, std::int64_t deadline_us) {
+  return parts_->client->AllocateStaging(bytes, deadline_us);
+}
 Ticket<WriteResult> Store::Write(const Namespace& ns, std::span<const BlockWrite> blocks,
                                  const WriteOptions& options) {
   return parts_->client->Write(ns, blocks, options);

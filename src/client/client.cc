@@ -18,7 +18,6 @@ namespace {
 constexpr std::size_t kStatusBytes = 64u << 10;
 // A page of a list: the longest member, a namespace whose fields are all escapes, fits.
 constexpr std::size_t kListBytes = wire::kArgumentBytes / 2;
-constexpr std::int64_t kStagingUs = 5'000'000;
 
 Status CheckCall(const Namespace& ns, std::int64_t deadline_us) {
   Status status = CheckNamespace(ns);
@@ -395,8 +394,9 @@ Status Client::BringBackDevice(std::string_view path, std::int64_t deadline_us) 
   return ChangeDevice(path, wire::kBringBack, deadline_us);
 }
 
-Result<Staging> Client::AllocateStaging(std::uint64_t bytes) {
-  Result<std::shared_ptr<StagingPiece>> piece = parts_->staging->Take(bytes, DeadlineNs(kStagingUs));
+Result<Staging> Client::AllocateStaging(std::uint64_t bytes, std::int64_t deadline_us) {
+  if (Status status = CheckDeadline(deadline_us); !status.ok()) return Error(std::move(status));
+  Result<std::shared_ptr<StagingPiece>> piece = parts_->staging->Take(bytes, DeadlineNs(deadline_us));
   if (!piece) return Error(std::move(piece.error()));
   std::byte* data = (*piece)->bytes().data();
   const std::uint64_t offset = std::uint64_t{(*piece)->area()} << 48 | (*piece)->offset();

@@ -55,7 +55,7 @@ class Client final {
                             const MatchOptions& options);
   Ticket<ReadResult> Read(const Namespace& ns, std::span<const BlockRead> blocks, const ReadOptions& options);
   Ticket<Lease> Acquire(const Namespace& ns, std::span<const BlockRef> blocks, const AcquireOptions& options);
-  Result<Staging> AllocateStaging(std::uint64_t bytes);
+  Result<Staging> AllocateStaging(std::uint64_t bytes, std::int64_t deadline_us);
   Ticket<WriteResult> Write(const Namespace& ns, std::span<const BlockWrite> blocks,
                             const WriteOptions& options);
   Ticket<std::uint32_t> Publish(const Namespace& ns, std::span<const PutId> puts, std::int64_t deadline_us);

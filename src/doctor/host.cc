@@ -24,7 +24,10 @@
 #include "arena/layout.h"
 #include "base/fd.h"
 #include "base/format.h"
+#include "io/files.h"
 #include "io/loop.h"
+#include "node/flash_places.h"
+#include "node/start_check.h"
 #include "record/verified_copy.h"
 
 namespace cistern::doctor {
@@ -74,15 +77,11 @@ bool IsNo(std::string_view value) {
   return std::ranges::find(kNo, value) != std::end(kNo);
 }
 
-FileSystemFacts FileSystemOf(std::string path) {
-  FileSystemFacts facts{.path = path};
-  // The directory may not be there yet.
+FileSystemFacts FileSystemOf(const std::string& directory) {
+  FileSystemFacts facts{.path = directory};
+  const std::string path = io::NearestPlace(directory);  // it may not be there yet
   struct statvfs size;
-  while (::statvfs(path.c_str(), &size) != 0) {
-    const std::size_t slash = path.rfind('/');
-    if (slash == std::string::npos || path == "/") return facts;
-    path.resize(slash == 0 ? 1 : slash);
-  }
+  if (::statvfs(path.c_str(), &size) != 0) return facts;
   facts.bytes = std::uint64_t{size.f_blocks} * size.f_frsize;
   facts.free_bytes = std::uint64_t{size.f_bavail} * size.f_frsize;
   struct statfs kind;
@@ -102,7 +101,14 @@ VolumeFacts VolumeOf(const std::string& path) {
                         : ::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC | O_NONBLOCK));
   if (!fd.valid()) return {path, ErrnoText(errno)};
   const off_t end = S_ISBLK(info.st_mode) ? ::lseek(fd.get(), 0, SEEK_END) : 0;
-  return {path, {}, end > 0 ? static_cast<std::uint64_t>(end) : 0};
+  return {.path = path, .device_bytes = end > 0 ? static_cast<std::uint64_t>(end) : 0};
+}
+
+void AskStart(const node::NodeOptions& options, HostFacts& facts) {
+  facts.memory_dir.refused = node::CheckMemoryDirectory(options).message();
+  const auto places = node::FindFlashPlaces(options, node::FindsFor::kCheck);
+  for (std::size_t i = 0; places && i < facts.flash.size(); ++i)
+    facts.flash[i].refused = node::CheckDevice(*places, i).message();
 }
 
 std::optional<std::uint64_t> Memlock(const std::string& process) {
@@ -267,6 +273,7 @@ Result<HostFacts> ReadHostFacts(const LookAt& at) {
   facts.shmem_huge = ChosenWord(FirstLine(at.root + "/sys/kernel/mm/transparent_hugepage/shmem_enabled"));
   if (Status works = io::ProbeUring(); !works.ok()) facts.uring_error = works.message();
   for (const std::string& path : at.flash) facts.flash.push_back(VolumeOf(path));
+  if (at.starts != nullptr) AskStart(*at.starts, facts);
   facts.numa = memory::ReadMemoryNodes(at.root);
   for (const record::CopyKernels* kernels : record::AllKernels()) facts.kernels.emplace_back(kernels->name);
   facts.uid = ::geteuid();

@@ -19,11 +19,13 @@ struct FileSystemFacts {
   Kind kind = Kind::kOther;
   std::uint64_t bytes = 0;       // 0: it has no size
   std::uint64_t free_bytes = 0;  // for this user
+  std::string refused;           // what a start says of it that refuses it; empty: none does
 };
 
 struct VolumeFacts {
   std::string path;
   std::string direct_error;        // why it cannot be opened past the page cache; empty: it can
+  std::string refused;             // what a start says of it that refuses it; empty: none does
   std::uint64_t device_bytes = 0;  // of a block device that can be opened
 };
 
@@ -62,6 +64,9 @@ struct HostFacts {
 struct LookAt {
   std::string memory_dir;
   std::vector<std::string> flash;  // paths
+  // Resolved settings of a node that is to start, whose start is asked what it would refuse of these; null:
+  // none is.
+  const node::NodeOptions* starts = nullptr;
   std::uint64_t node_pid = 0;  // its limits and its cgroup are meant; 0, or not to be seen: this process's
   std::string root;            // stands before /proc, /sys, /etc and the like: tests have their own
 };

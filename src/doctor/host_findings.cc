@@ -124,6 +124,10 @@ Finding MemoryDirectory(const HostFacts& facts, const node::NodeOptions& options
   } else if (fs.bytes != 0 && files > room) {
     finding.verdict = Verdict::kProblem;
     finding.mend = "free some of it: the findings named arenas say what nodes that are gone left there";
+  } else if (!fs.refused.empty()) {
+    finding.verdict = Verdict::kProblem;
+    finding.value = fs.refused;
+    finding.mend = "mend what this says, or name another directory: no node starts with it";
   } else if (fs.kind == FileSystemFacts::Kind::kOther) {
     finding.verdict = Verdict::kWarning;
     finding.mend = "the kernel writes its pages to the disk again and again: name a directory on a tmpfs";
@@ -196,8 +200,14 @@ void AddFlash(const HostFacts& facts, Findings& findings) {
     finding.name = "flash";
     finding.limit = "opens with O_DIRECT";
     finding.value = volume.path + (volume.direct_error.empty() ? "" : ": " + volume.direct_error);
-    if (volume.direct_error.empty()) continue;
+    if (volume.direct_error.empty() && volume.refused.empty()) continue;
     finding.verdict = Verdict::kProblem;
+    if (volume.direct_error.empty()) {
+      finding.value = volume.refused;
+      finding.limit = "what a start takes";
+      finding.mend = "mend what this says, or name another place: no node starts with it";
+      continue;
+    }
     finding.mend =
         "name a directory of ext4 or xfs that this user may write, or a block device; a tmpfs and an overlay "
         "have no direct I/O";

@@ -202,6 +202,16 @@ TEST(HostFindings, EachVolumeWithoutDirectIoIsAProblemOfItsOwn) {
   EXPECT_THAT(verdicts, testing::ElementsAre("ok /mnt/a", "problem /tmp/b: Invalid argument (EINVAL)"));
 }
 
+TEST(HostFindings, WhatAStartRefusesOfAPlaceIsThatPlacesProblem) {
+  HostFacts facts = Sound();
+  facts.memory_dir.refused = "memory_dir: /dev/shm/cistern-7 is no directory: name one";
+  EXPECT_EQ(Of("memory_dir", facts).value, facts.memory_dir.refused);
+  ExpectMend(Of("memory_dir", facts), Verdict::kProblem, "no node starts with it");
+  facts.flash = {{.path = "/mnt/a", .refused = "flash device /mnt/a: size is 1MiB"}};
+  EXPECT_EQ(Of("flash", facts).value, facts.flash[0].refused);
+  ExpectMend(Of("flash", facts), Verdict::kProblem, "no node starts with it");
+}
+
 TEST(HostFindings, SeveralMemoryNodesAreWellAndThoseWithoutProcessorsAreCounted) {
   HostFacts facts = Sound();
   facts.numa.push_back({.number = 1, .bytes = 32 * kGiB, .processors = {1}});

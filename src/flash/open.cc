@@ -40,6 +40,18 @@ Status CheckAlignment(const io::DirectLimits& limits, std::uint32_t unit, const 
                                      "another device"));
 }
 
+Status CheckBytes(const std::string& path, std::uint64_t bytes, std::uint64_t region_bytes,
+                  std::optional<std::uint64_t> block_device_bytes) {
+  const std::string size = Text("flash device ", path, ": size is ", SizeText(bytes));
+  const std::uint64_t least = kSuperBytes + kMinRegions * region_bytes;
+  if (bytes < least)
+    return Status(Code::kInvalid, Text(size, " and must be at least ", SizeText(least), " (", kMinRegions,
+                                       " regions of ", SizeText(region_bytes), ")"));
+  if (block_device_bytes && bytes > *block_device_bytes)
+    return Status(Code::kInvalid, Text(size, " and the device has ", SizeText(*block_device_bytes)));
+  return Status();
+}
+
 Task<Status> DeviceOpener::Lock(io::File& file, const std::string& path) {
   const Instant until = media_.Now().PlusUs(kLockWaitUs);
   for (;;) {
@@ -182,19 +194,8 @@ void DeviceOpener::ChooseRegionBytes(const std::vector<ProbeResult>& probes) {
 }
 
 Status DeviceOpener::CheckProbe(std::size_t at, const ProbeResult& probe) const {
-  const FlashDeviceOptions& device = media_.options().devices[at];
-  const std::uint64_t wanted = WantedBytes(at, probe);
-  const std::uint64_t least = kSuperBytes + kMinRegions * media_.geometry().region_bytes;
-  if (wanted < least) {
-    return Status(Code::kInvalid, Text("flash device ", device.path, ": size is ", SizeText(wanted),
-                                       " and must be at least ", SizeText(least), " (", kMinRegions,
-                                       " regions of ", SizeText(media_.geometry().region_bytes), ")"));
-  }
-  if (probe.block_device && wanted > probe.size_bytes) {
-    return Status(Code::kInvalid, Text("flash device ", device.path, ": size is ", SizeText(wanted),
-                                       " and the device has ", SizeText(probe.size_bytes)));
-  }
-  return Status();
+  return CheckBytes(media_.options().devices[at].path, WantedBytes(at, probe), media_.geometry().region_bytes,
+                    probe.block_device ? std::optional(probe.size_bytes) : std::nullopt);
 }
 
 bool DeviceOpener::IsOurs(const Superblock& superblock, std::string* why) const {

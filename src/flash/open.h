@@ -19,6 +19,11 @@ namespace cistern::flash {
 // kInvalid: transfers of this unit do not keep to the limits, and what helps.
 Status CheckAlignment(const io::DirectLimits& limits, std::uint32_t unit, const std::string& path);
 
+// kInvalid: so many bytes hold too few regions of this size, or are more than the block device has; of a file
+// that is none.
+Status CheckBytes(const std::string& path, std::uint64_t bytes, std::uint64_t region_bytes,
+                  std::optional<std::uint64_t> block_device_bytes);
+
 class DeviceOpener final {
  public:
   DeviceOpener(Media& media, tier::JournalView journal) : media_(media), journal_(std::move(journal)) {}

@@ -8,6 +8,7 @@
 #include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -51,19 +52,67 @@ Status NotOwn(std::string_view field, const std::string& path, const struct stat
                      ::geteuid(), ")", or_whose, ": remove it, or name another directory"));
 }
 
-// A directory, made if it was not there. A link counts as its maker's.
-Result<struct stat> MakeAndLook(std::string_view field, const std::string& path) {
+Status Failed(std::string_view field, const std::string& path) {
+  return Status(Code::kIoError, Text(field, ": ", path, ": ", ErrnoText(errno)));
+}
+
+bool IsMissing(const std::string& path) {
+  struct stat link;
+  return ::lstat(path.c_str(), &link) != 0 && errno == ENOENT;
+}
+
+std::string ParentOf(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  const std::size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+enum class Kind : std::uint8_t { kOwn, kShared };
+
+// A directory that is there. A link counts as its maker's.
+Status CheckRights(Kind kind, bool anybodys, std::string_view field, const std::string& path) {
   struct stat link, info;
-  // Made only where it is not there: a file system that is frozen keeps who makes something waiting.
-  int looked = ::lstat(path.c_str(), &link);
-  if (looked != 0 && errno == ENOENT && (::mkdir(path.c_str(), 0700) == 0 || errno == EEXIST))
-    looked = ::lstat(path.c_str(), &link);
-  if (looked != 0 || ::stat(path.c_str(), &info) != 0)
-    return Error(Code::kIoError, Text(field, ": ", path, ": ", ErrnoText(errno)));
+  if (::lstat(path.c_str(), &link) != 0 || ::stat(path.c_str(), &info) != 0) return Failed(field, path);
   if (!S_ISDIR(info.st_mode))
-    return Error(Code::kInvalid, Text(field, ": ", path, " is no directory: name one"));
+    return Status(Code::kInvalid, Text(field, ": ", path, " is no directory: name one"));
   if (S_ISLNK(link.st_mode) && link.st_uid != 0) info.st_uid = link.st_uid;
-  return info;
+  const bool own = kind == Kind::kOwn;
+  if (!anybodys && info.st_uid != ::geteuid() && (own || info.st_uid != 0))
+    return NotOwn(field, path, info, own ? "" : " or root's");
+  if (own && (info.st_mode & 077) != 0)
+    return Status(Code::kDenied, Text(field, ": ", path, " has mode ", OctalOf(info.st_mode),
+                                      ", so other users may look into it: `chmod 700 ", path,
+                                      "` if you made it, or name another directory"));
+  if (!own && (info.st_mode & 022) != 0 && (info.st_mode & S_ISVTX) == 0)
+    return Status(Code::kDenied,
+                  Text(field, ": ", path, " has mode ", OctalOf(info.st_mode),
+                       ", so other users may replace what is in it: `chmod go-w ", path,
+                       "` if you made it, or name a directory in it, which the node then makes for itself"));
+  return Status();
+}
+
+// Made only where it is not there: a file system that is frozen keeps who makes something waiting.
+Status Make(Kind kind, std::string_view field, const std::string& path) {
+  if (IsMissing(path) && ::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return Failed(field, path);
+  return CheckRights(kind, false, field, path);
+}
+
+Status Check(Kind kind, std::string_view field, const std::string& path) {
+  if (!IsMissing(path)) return CheckRights(kind, ::geteuid() == 0, field, path);
+  return ::access(ParentOf(path).c_str(), W_OK | X_OK) == 0 ? Status() : Failed(field, path);
+}
+
+Status NoRoom(const std::string& path, std::uint64_t size_bytes, std::uint64_t has, std::uint64_t left) {
+  return Status(Code::kBusy, Text("reserve ", size_bytes, " bytes for ", path, ": it has ", has,
+                                  " and its file system has room for ", left, " more"));
+}
+
+std::uint64_t RoomLeft(const struct statvfs& fs) { return std::uint64_t{fs.f_bavail} * fs.f_frsize; }
+
+bool HasRoom(const struct statvfs& fs, std::uint64_t has, std::uint64_t size_bytes) {
+  const bool bounded = fs.f_blocks != 0;  // a tmpfs without a limit, as a memfd's, reports zero blocks
+  return !bounded || size_bytes <= has || size_bytes - has <= RoomLeft(fs);
 }
 
 Status NoDirect(const std::string& path) {
@@ -136,17 +185,35 @@ Status Preallocate(int fd, const std::string& path, std::uint64_t size_bytes) {
     return Status(Code::kBusy,
                   Text("reserve ", size_bytes, " bytes: block device ", path, " has ", *capacity));
   }
-  std::uint64_t has = static_cast<std::uint64_t>(info.st_blocks) * 512;
-  std::uint64_t left = std::uint64_t{fs.f_bavail} * fs.f_frsize;
-  bool bounded = fs.f_blocks != 0;  // a tmpfs without a limit, as a memfd's, reports zero blocks
-  int error = bounded && size_bytes > has && size_bytes - has > left ? ENOSPC : EINTR;
+  if (static_cast<std::uint64_t>(info.st_size) < size_bytes) {
+    if (Status limit = CheckFileLimit(path, size_bytes); !limit.ok()) return limit;
+  }
+  const std::uint64_t has = static_cast<std::uint64_t>(info.st_blocks) * 512;
+  int error = HasRoom(fs, has, size_bytes) ? EINTR : ENOSPC;
   while (error == EINTR) error = ::posix_fallocate(fd, 0, static_cast<off_t>(size_bytes));
   if (error == 0) return Status();
   if (error != ENOSPC) {
     return Status(Code::kIoError, Text("reserve ", size_bytes, " bytes for ", path, ": ", ErrnoText(error)));
   }
-  return Status(Code::kBusy, Text("reserve ", size_bytes, " bytes for ", path, ": it has ", has,
-                                  " and its file system has room for ", left, " more"));
+  return NoRoom(path, size_bytes, has, RoomLeft(fs));
+}
+
+Status CheckFileLimit(const std::string& path, std::uint64_t size_bytes) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || size_bytes <= limit.rlim_cur) return Status();
+  return Status(Code::kBusy,
+                Text(path, ": is to have ", size_bytes, " bytes, and a file of this process may have ",
+                     limit.rlim_cur, ": raise that limit (ulimit -f, LimitFSIZE= of a unit)"));
+}
+
+Status CheckRoom(const std::string& path, std::uint64_t size_bytes) {
+  if (Status limit = CheckFileLimit(path, size_bytes); !limit.ok()) return limit;
+  struct stat info;
+  struct statvfs fs;
+  const std::uint64_t has =
+      ::stat(path.c_str(), &info) == 0 ? static_cast<std::uint64_t>(info.st_blocks) * 512 : 0;
+  if (::statvfs(NearestPlace(path).c_str(), &fs) != 0 || HasRoom(fs, has, size_bytes)) return Status();
+  return NoRoom(path, size_bytes, has, RoomLeft(fs));
 }
 
 Status ReserveRange(int fd, const std::string& path, std::uint64_t offset, std::uint64_t size_bytes) {
@@ -178,24 +245,25 @@ Status TryLock(int fd, const std::string& path) {
 void Unlock(int fd) { ::flock(fd, LOCK_UN); }
 
 Status MakeOwnDirectory(std::string_view field, const std::string& path) {
-  Result<struct stat> info = MakeAndLook(field, path);
-  if (!info) return std::move(info.error());
-  if (info->st_uid != ::geteuid()) return NotOwn(field, path, *info, "");
-  if ((info->st_mode & 077) == 0) return Status();
-  return Status(Code::kDenied, Text(field, ": ", path, " has mode ", OctalOf(info->st_mode),
-                                    ", so other users may look into it: `chmod 700 ", path,
-                                    "` if you made it, or name another directory"));
+  return Make(Kind::kOwn, field, path);
 }
 
 Status MakeSharedDirectory(std::string_view field, const std::string& path) {
-  Result<struct stat> info = MakeAndLook(field, path);
-  if (!info) return std::move(info.error());
-  if (info->st_uid != ::geteuid() && info->st_uid != 0) return NotOwn(field, path, *info, " or root's");
-  if ((info->st_mode & 022) == 0 || (info->st_mode & S_ISVTX) != 0) return Status();
-  return Status(Code::kDenied,
-                Text(field, ": ", path, " has mode ", OctalOf(info->st_mode),
-                     ", so other users may replace what is in it: `chmod go-w ", path,
-                     "` if you made it, or name a directory in it, which the node then makes for itself"));
+  return Make(Kind::kShared, field, path);
+}
+
+Status CheckOwnDirectory(std::string_view field, const std::string& path) {
+  return Check(Kind::kOwn, field, path);
+}
+
+Status CheckSharedDirectory(std::string_view field, const std::string& path) {
+  return Check(Kind::kShared, field, path);
+}
+
+std::string NearestPlace(std::string path) {
+  struct stat info;
+  while (::stat(path.c_str(), &info) != 0 && path != "/" && path != ".") path = ParentOf(std::move(path));
+  return path;
 }
 
 Status CheckOwnFile(int fd, const std::string& path) {

@@ -44,6 +44,11 @@ Result<DirectLimits> DirectLimitsOf(int fd, const std::string& path);
 // Makes [0, size_bytes) of the file real, so that writing there cannot fail for want of room. No room is
 // kBusy and names the size wanted and what the file system has left. A block device only has to be as large.
 Status Preallocate(int fd, const std::string& path, std::uint64_t size_bytes);
+// kBusy: a file of this process may not have so many bytes (RLIMIT_FSIZE).
+Status CheckFileLimit(const std::string& path, std::uint64_t size_bytes);
+// What Preallocate refuses for want of room in a file system and by that limit, of a file that may not be
+// there yet.
+Status CheckRoom(const std::string& path, std::uint64_t size_bytes);
 // Makes bytes [offset, offset + size_bytes) of a file real, inside of its size, without a look at what its
 // file system has left: kBusy where that is not enough, and some of it may be real then.
 Status ReserveRange(int fd, const std::string& path, std::uint64_t offset, std::uint64_t size_bytes);
@@ -63,6 +68,12 @@ Status MakeOwnDirectory(std::string_view field, const std::string& path);
 // The same for one that may have other users' directories in it: root's will do, and others may write there
 // if what they do not own they cannot remove (as in /tmp).
 Status MakeSharedDirectory(std::string_view field, const std::string& path);
+// What these two refuse, of a directory that is there or of making it, and nothing is made. Root's look
+// leaves open whose it is: it is for a node of another user's.
+Status CheckOwnDirectory(std::string_view field, const std::string& path);
+Status CheckSharedDirectory(std::string_view field, const std::string& path);
+// The path itself, or the directory above it that is there and is nearest.
+std::string NearestPlace(std::string path);
 // An open file in it: a regular one, this user's, mode 0600.
 Status CheckOwnFile(int fd, const std::string& path);
 

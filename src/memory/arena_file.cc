@@ -54,7 +54,7 @@ constexpr long kTmpfs = 0x01021994;
 constexpr long kHugetlbfs = 0x958458f6;
 
 Status CheckWritable(const std::string& memory_dir) {
-  if (!LiesOn(kHugetlbfs, memory_dir)) return Status();
+  if (!LiesOn(kHugetlbfs, io::NearestPlace(memory_dir))) return Status();
   return Status(Code::kInvalid, Text("memory_dir ", memory_dir,
                                      ": lies on hugetlbfs, whose files cannot be "
                                      "written: use a tmpfs, mounted with huge=advise for large pages"));
@@ -150,6 +150,25 @@ std::uint32_t FirstHeaders(const ArenaOptions& options, std::uint32_t asked) {
   const std::uint64_t first = options.first_bytes / arena::kHeaderSpanBytes;
   return options.first_bytes == 0 ? asked
                                   : static_cast<std::uint32_t>(std::clamp<std::uint64_t>(first, 1, asked));
+}
+
+arena::Geometry GeometryOf(const ArenaOptions& options) {
+  return arena::Geometry::Within(std::max(options.room_bytes, options.memory_bytes), options.alignment);
+}
+
+// Of a new one's file.
+std::uint64_t NewBytes(const ArenaOptions& options) {
+  const std::uint32_t headers = arena::Geometry::Within(options.memory_bytes, options.alignment).header_count;
+  const arena::Geometry geometry = GeometryOf(options);
+  return FileBytes(geometry, geometry.header_count > FirstHeaders(options, headers));
+}
+
+Status CheckVersion(const arena::ArenaHeader& header, const std::string& path) {
+  if (header.magic != arena::kArenaMagic)
+    return Status(Code::kMismatch, Text(path, ": is no arena of Cistern; ", kWayOut));
+  if (header.version == arena::kFormatVersion) return Status();
+  return Status(Code::kMismatch, Text(path, ": has format version ", header.version, " and this node reads ",
+                                      arena::kFormatVersion, "; start the node that wrote it, or ", kWayOut));
 }
 
 std::uint64_t SlotsOffset(const arena::Geometry& geometry, std::uint32_t header) {
@@ -254,6 +273,21 @@ Status ArenaOptions::Validate() const {
   return Status();
 }
 
+Status ArenaFile::Check(const ArenaOptions& options) {
+  if (Status valid = options.Validate(); !valid.ok()) return valid;
+  const std::string directory = TenantDirectory(options.memory_dir, options.tenant);
+  Status fits = io::CheckSharedDirectory("memory_dir", options.memory_dir);
+  if (fits.ok()) fits = CheckWritable(options.memory_dir);
+  if (fits.ok() && ::access(options.memory_dir.c_str(), F_OK) == 0)
+    fits = io::CheckOwnDirectory("memory_dir", directory);
+  if (!fits.ok()) return fits;
+  const std::string path = directory + "/arena";
+  const auto found = ReadHeader<arena::ArenaHeader>(path);
+  if (found)
+    return *found ? CheckVersion((*found)->second, path) : io::CheckFileLimit(path, NewBytes(options));
+  return ::geteuid() == 0 && found.error().code() == Code::kDenied ? Status() : found.error();
+}
+
 Result<ArenaFile> ArenaFile::Open(const ArenaOptions& options, const Clock& clock) {
   if (Status valid = options.Validate(); !valid.ok()) return Error(std::move(valid));
   ArenaFile file;
@@ -294,14 +328,7 @@ Status ArenaFile::OpenArena(const ArenaOptions& options) {
     if (Status made = MakeArena(options, path); !made.ok()) return made;
   } else {
     auto& [fd, header] = **found;
-    if (header.magic != arena::kArenaMagic) {
-      return Status(Code::kMismatch, Text(path, ": is no arena of Cistern; ", kWayOut));
-    }
-    if (header.version != arena::kFormatVersion) {
-      return Status(Code::kMismatch,
-                    Text(path, ": has format version ", header.version, " and this node reads ",
-                         arena::kFormatVersion, "; start the node that wrote it, or ", kWayOut));
-    }
+    if (Status version = CheckVersion(header, path); !version.ok()) return version;
     geometry_ = {static_cast<std::uint32_t>(header.alignment),
                  static_cast<std::uint32_t>(header.header_count)};
     Result<std::uint64_t> size = io::FileSize(fd.get(), path);
@@ -341,15 +368,16 @@ Status ArenaFile::OpenArena(const ArenaOptions& options) {
 
 Status ArenaFile::MakeArena(const ArenaOptions& options, const std::string& path) {
   const std::uint32_t headers = arena::Geometry::Within(options.memory_bytes, options.alignment).header_count;
-  geometry_ = arena::Geometry::Within(std::max(options.room_bytes, options.memory_bytes), options.alignment);
+  geometry_ = GeometryOf(options);
   asked_headers_ = headers;
   const std::uint32_t first = FirstHeaders(options, headers);
   const bool has_room = geometry_.header_count > first;
   const std::uint64_t memory =
       geometry_.header_count > headers ? MemoryBytes(geometry_, headers) : geometry_.file_bytes();
   Status room = CheckRoom(directory_, memory + geometry_.index_bytes(headers));
+  const std::uint64_t bytes = NewBytes(options);
+  if (room.ok()) room = io::CheckFileLimit(path, bytes);
   if (!room.ok()) return room;
-  const std::uint64_t bytes = FileBytes(geometry_, has_room);
   const auto reserve = [&](OpenedFile& file, const std::string& unfinished) {
     Divide(file.map.data());
     return has_room ? ReserveIn(file.fd.get(), unfinished, geometry_, {0, first})

@@ -69,6 +69,10 @@ class ArenaFile final : public ArenaBacking {
   // (needed and available), also where less is taken at first.
   // kMismatch: another format version.
   static Result<ArenaFile> Open(const ArenaOptions& options, const Clock& clock);
+  // What Open would refuse of the directories, of an arena that is there and of the file of one that is not.
+  // Nothing is made; whether a node holds it, and what memory is available by now, is not asked. Root's look
+  // leaves open whose it all is.
+  static Status Check(const ArenaOptions& options);
 
   ArenaFile(ArenaFile&&) noexcept;
   ArenaFile& operator=(ArenaFile&&) noexcept;
@@ -171,7 +175,8 @@ Result<std::uint64_t> ForgetArena(const std::string& memory_dir, const std::stri
 // thread looks after that process. Ends with the object.
 class FaultIn final {
  public:
-  // `say` is told once, on that thread, how the process ended that nobody told to.
+  // `say` is told once, on that thread, how the process ended that nobody told to. Throws std::system_error
+  // where the system starts no more threads.
   FaultIn(const ArenaFile& file, std::uint32_t headers, std::function<void(const Status&)> say = nullptr);
   ~FaultIn();
   // Headers that are done, or were left out.

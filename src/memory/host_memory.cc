@@ -10,6 +10,8 @@
 #include <string>
 #include <string_view>
 
+#include "io/files.h"
+
 namespace cistern::memory {
 namespace {
 
@@ -100,13 +102,9 @@ Result<HostMemory> ReadHostMemory(const std::string& root, const std::string& pr
   return memory;
 }
 
-std::uint64_t FileSystemBytes(std::string path) {
+std::uint64_t FileSystemBytes(const std::string& path) {
   struct statvfs fs;
-  while (::statvfs(path.c_str(), &fs) != 0) {
-    const std::size_t slash = path.rfind('/');
-    if (slash == std::string::npos || path == "/") return 0;
-    path.resize(slash == 0 ? 1 : slash);
-  }
+  if (::statvfs(io::NearestPlace(path).c_str(), &fs) != 0) return 0;
   return std::uint64_t{fs.f_blocks} * fs.f_frsize;
 }
 

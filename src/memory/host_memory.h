@@ -20,6 +20,6 @@ struct HostMemory {
 Result<HostMemory> ReadHostMemory(const std::string& root = "", const std::string& process = "self");
 
 // Size of the file system that the directory lies in, or would if it were made; 0 where it has no size.
-std::uint64_t FileSystemBytes(std::string path);
+std::uint64_t FileSystemBytes(const std::string& path);
 
 }  // namespace cistern::memory

@@ -164,7 +164,8 @@ struct ThreadMoversOptions {
 class ThreadMovers final : public Movers {
  public:
   using Done = std::move_only_function<void(Work& job)>;
-  // `words`, `clock` and what `done` uses are borrowed and used from all mover threads.
+  // `words`, `clock` and what `done` uses are borrowed and used from all mover threads. Throws
+  // std::system_error where the system starts no more threads.
   ThreadMovers(arena::Words& words, const Clock& clock, const ThreadMoversOptions& options, Done done);
   // No job may be under way.
   ~ThreadMovers() override;

@@ -24,7 +24,7 @@ class NodeMovers final : public Movers {
     NodePlan plan;
     const std::vector<MemoryNode>& nodes;  // by index of the plan
   };
-  // `options.threads` for each near node. `done` as for ThreadMovers.
+  // `options.threads` for each near node. `done`, and what is thrown, as for ThreadMovers.
   NodeMovers(const Parts& parts, ThreadMoversOptions options, const std::function<void(Work& job)>& done);
 
   void Submit(MoverJob& job) override;

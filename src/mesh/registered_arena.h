@@ -23,7 +23,7 @@ class RegisteredArena final : public memory::ArenaBacking {
     net::Libfabric& fabric;
   };
   // Registers the first `headers`, which have memory, on a thread of its own: locking takes a while, longer
-  // where memory has not been touched.
+  // where memory has not been touched. Throws std::system_error where the system starts no more threads.
   RegisteredArena(const Parts& parts, std::uint32_t headers);
   ~RegisteredArena() override;
   RegisteredArena(const RegisteredArena&) = delete;

@@ -12,6 +12,7 @@
 #include "base/format.h"
 #include "base/nearest.h"
 #include "base/units.h"
+#include "flash/open.h"
 #include "io/files.h"
 #include "memory/host_memory.h"
 
@@ -89,12 +90,7 @@ std::string TenantDirectory(const NodeOptions& options, const std::string& paren
 }
 
 Status FindOwnDirectory(std::string_view field, const std::string& path, FindsFor what) {
-  if (what == FindsFor::kCheck) {
-    struct stat info;
-    const bool there = ::stat(path.c_str(), &info) == 0;
-    if (there ? ::geteuid() == 0 && S_ISDIR(info.st_mode) : errno == ENOENT) return Status();
-  }
-  return io::MakeOwnDirectory(field, path);
+  return what == FindsFor::kCheck ? io::CheckOwnDirectory(field, path) : io::MakeOwnDirectory(field, path);
 }
 
 // 0 where it cannot be opened: the tier says why.
@@ -149,6 +145,26 @@ Result<FlashPlaces> FindFlashPlaces(const NodeOptions& options, FindsFor what) {
     return Error(std::move(status));
   }
   return places;
+}
+
+Status CheckDevice(const FlashPlaces& places, std::size_t at) {
+  const auto bytes_of = [](const flash::FlashDeviceOptions& device) {
+    return device.size_bytes > 0 ? device.size_bytes : BlockDeviceBytes(device.path);
+  };
+  std::uint64_t smallest = UINT64_MAX;
+  for (const auto& device : places.devices) smallest = std::min(smallest, bytes_of(device));
+  const flash::FlashDeviceOptions& device = places.devices[at];
+  struct stat info;
+  const bool block_device = ::stat(device.path.c_str(), &info) == 0 && S_ISBLK(info.st_mode);
+  const Status size =
+      flash::CheckBytes(device.path, bytes_of(device), flash::RegionBytesFor(smallest),
+                        block_device ? std::optional(BlockDeviceBytes(device.path)) : std::nullopt);
+  if (!size.ok() || block_device) return size;
+  const std::string file = device.path + "/flash";
+  if (::stat(file.c_str(), &info) == 0 && static_cast<std::uint64_t>(info.st_size) >= device.size_bytes)
+    return Status();
+  const Status room = io::CheckRoom(file, device.size_bytes);
+  return room.ok() ? room : Status(room.code(), Text("flash device ", device.path, ": ", room.message()));
 }
 
 Result<Fd> ClaimDevice(const FlashVolume& volume, const flash::FlashDeviceOptions& device) {

@@ -27,6 +27,9 @@ struct FlashPlaces {
 enum class FindsFor : std::uint8_t { kStart, kCheck };
 Result<FlashPlaces> FindFlashPlaces(const NodeOptions& options, FindsFor what = FindsFor::kStart);
 
+// Of a device that was found: what the tier would refuse of its size, and of its file system's room for it.
+Status CheckDevice(const FlashPlaces& places, std::size_t at);
+
 // Nobody else on this host uses the device, mounted or otherwise, or begins to, as long as the descriptor is
 // open. kBusy: somebody does. None for a directory, in which the tenant's is made where another disk is there
 // by now. `device` is the one of places that `volume` became.

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "node/ground.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
+#include "arena/geometry.h"
+#include "base/format.h"
+#include "base/units.h"
 #include "flash/flash_tier.h"
+#include "memory/host_memory.h"
 #include "memory/memory_nodes.h"
 #include "node/cell_options.h"
 
@@ -18,14 +23,8 @@ io::LoopKind KindOf(std::string_view name) {
 }
 
 Status OpenArena(const NodeOptions& options, const Clock& clock, Logger& log, Ground& ground) {
-  memory::ArenaOptions arena;
-  arena.memory_dir = options.memory_dir;
-  arena.tenant = options.tenant;
-  arena.memory_bytes = options.memory_bytes;
-  arena.room_bytes = memory::kRoomShare * options.memory_bytes;
-  arena.first_bytes = memory::kFirstBytes;
-  arena.alignment = options.alignment;
-  arena.huge_page_program = options.huge_page_program;
+  if (Status fits = CheckFileSystem(options); !fits.ok()) return fits;
+  memory::ArenaOptions arena = ArenaOptionsOf(options);
   arena.nodes = memory::ArenaNodes(memory::AllowedNodes(memory::ReadMemoryNodes()));
   Result<memory::ArenaFile> file = memory::ArenaFile::Open(arena, clock);
   if (!file) return file.error();
@@ -41,6 +40,29 @@ io::LoopOptions LoopOptionsOf(const NodeOptions& options) {
   // Beside the devices' the journal has what a node without flash has.
   loop.max_io += static_cast<std::uint32_t>(options.flash.size()) * flash::MaxDeviceIo({});
   return loop;
+}
+
+memory::ArenaOptions ArenaOptionsOf(const NodeOptions& options) {
+  return {.memory_dir = options.memory_dir,
+          .tenant = options.tenant,
+          .memory_bytes = options.memory_bytes,
+          .room_bytes = memory::kRoomShare * options.memory_bytes,
+          .first_bytes = memory::kFirstBytes,
+          .alignment = options.alignment,
+          .huge_page_program = options.huge_page_program};
+}
+
+Status CheckFileSystem(const NodeOptions& options) {
+  const std::uint64_t file_system = memory::FileSystemBytes(options.memory_dir);
+  const arena::Geometry geometry = arena::Geometry::Within(options.memory_bytes, options.alignment);
+  const std::uint64_t files = std::max(options.memory_bytes, geometry.file_bytes() + geometry.index_bytes());
+  if (file_system == 0 || files <= file_system) return Status();
+  return Status(
+      Code::kInvalid,
+      Text("memory: ", SizeText(options.memory_bytes), " and its index take ", RoughSizeText(files),
+           ", which is above what the file system of ", options.memory_dir, " has (",
+           RoughSizeText(file_system),
+           "); ask for less, make it larger (in Docker with --shm-size), or name another memory_dir"));
 }
 
 Status OpenGround(const NodeOptions& options, const Clock& clock, Logger& log, Ground& ground) {

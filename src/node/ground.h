@@ -33,6 +33,11 @@ struct Ground {
 // where the arena was opened: the caller gives it back.
 Status OpenGround(const NodeOptions& options, const Clock& clock, Logger& log, Ground& ground);
 
+// Of the arena, but for the memory nodes that it is divided among.
+memory::ArenaOptions ArenaOptionsOf(const NodeOptions& options);
+// kInvalid, with the way out: memory and its index are more than the whole file system of memory_dir.
+Status CheckFileSystem(const NodeOptions& options);
+
 io::LoopOptions LoopOptionsOf(const NodeOptions& options);
 
 }  // namespace cistern::node

@@ -10,7 +10,6 @@
 
 #include "admin/http_server.h"
 #include "admin/trace_sender.h"
-#include "arena/geometry.h"
 #include "base/format.h"
 #include "base/nearest.h"
 #include "base/policy.h"
@@ -19,8 +18,6 @@
 #include "node/cell_options.h"
 #include "node/client_rules.h"
 #include "node/flash_options.h"
-#include "node/flash_places.h"
-#include "wire/socket_path.h"
 
 namespace cistern::node {
 namespace {
@@ -515,26 +512,6 @@ Status CheckMemoryBytes(const NodeOptions& options, std::uint64_t memory_bytes) 
 std::uint64_t DefaultMemoryBytes(std::uint64_t host_bytes, std::uint64_t file_system_bytes) {
   const std::uint64_t fits = file_system_bytes == 0 ? host_bytes : file_system_bytes - file_system_bytes / 8;
   return std::min(host_bytes / 4, fits);
-}
-
-Status CheckNodeOptions(const NodeOptions& options) {
-  if (!options.socket.empty()) {
-    if (Status status = wire::CheckSocketPath(options.socket); !status.ok()) return status;
-  }
-  const std::uint64_t file_system = memory::FileSystemBytes(options.memory_dir);
-  const arena::Geometry geometry = arena::Geometry::Within(options.memory_bytes, options.alignment);
-  const std::uint64_t files = std::max(options.memory_bytes, geometry.file_bytes() + geometry.index_bytes());
-  if (file_system != 0 && files > file_system) {
-    return Status(
-        Code::kInvalid,
-        Text("memory: ", SizeText(options.memory_bytes), " and its index take ", RoughSizeText(files),
-             ", which is above what the file system of ", options.memory_dir, " has (",
-             RoughSizeText(file_system),
-             "); ask for less, make it larger (in Docker with --shm-size), or name another memory_dir"));
-  }
-  if (const auto keys = ReadCellKeys(options); !keys) return keys.error();
-  Result<FlashPlaces> places = FindFlashPlaces(options, FindsFor::kCheck);
-  return places ? CheckFlashQuotas(options, *places) : places.error();
 }
 
 }  // namespace cistern::node

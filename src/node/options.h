@@ -124,8 +124,4 @@ Status ResolveNodeOptions(NodeOptions& options);
 // that is to have another size while it runs.
 Status CheckMemoryBytes(const NodeOptions& options, std::uint64_t memory_bytes);
 
-// What a start would find wrong with resolved options and this host, without starting: no such device, one
-// that is not this user's, a file system too small for the memory asked for.
-Status CheckNodeOptions(const NodeOptions& options);
-
 }  // namespace cistern::node

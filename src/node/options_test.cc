@@ -10,6 +10,7 @@
 #include "memory/host_memory.h"
 #include "node/client_rules.h"
 #include "node/flash_options.h"
+#include "node/start_check.h"
 
 namespace cistern::node {
 namespace {

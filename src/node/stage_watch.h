@@ -15,7 +15,8 @@ namespace cistern::node {
 
 class StageWatch final {
  public:
-  // The log is borrowed. `stage` as in "node start".
+  // The log is borrowed. `stage` as in "node start". Throws std::system_error where the system starts no more
+  // threads.
   StageWatch(Logger& log, std::string stage);
   // The stage is over.
   ~StageWatch() = default;

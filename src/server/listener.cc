@@ -6,6 +6,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -45,13 +46,23 @@ std::uint64_t InodeOf(const std::string& path) {
   return lstat(path.c_str(), &found) == 0 ? found.st_ino : 0;
 }
 
+Status CannotBeMade(const std::string& path) {
+  return Status(Code::kIoError, Text("socket ", path, " cannot be made: ", ErrnoText(errno),
+                                     "; make its directory, which has to be this user's to write in, or name "
+                                     "another path"));
+}
+
+Status CheckKind(const std::string& path, const struct stat& found) {
+  if (S_ISSOCK(found.st_mode)) return Status();
+  return Status(Code::kInvalid,
+                Text("socket ", path, " is in use by a file that is no socket: choose another path"));
+}
+
 // Ok when the file may be replaced: a socket whose process is dead.
 Status CheckStale(const std::string& path) {
   struct stat found;
   if (lstat(path.c_str(), &found) != 0) return errno == ENOENT ? Status() : SystemError(path, "look");
-  if (!S_ISSOCK(found.st_mode))
-    return Status(Code::kInvalid,
-                  Text("socket ", path, " is in use by a file that is no socket: choose another path"));
+  if (Status kind = CheckKind(path, found); !kind.ok()) return kind;
   Fd probe = NewSocket();
   if (!probe.valid()) return SystemError(path, "make");
   sockaddr_un address = AddressOf(path);
@@ -83,11 +94,7 @@ Result<Listener> Listener::Bind(const std::string& path, unsigned mode) {
     return bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
   };
   if (!bind_here()) {
-    if (errno == ENOENT || errno == EACCES || errno == ENOTDIR)
-      return Error(Code::kIoError,
-                   Text("socket ", path, " cannot be made: ", ErrnoText(errno),
-                        "; make its directory, which has to be this user's to write in, or name "
-                        "another path"));
+    if (errno == ENOENT || errno == EACCES || errno == ENOTDIR) return Error(CannotBeMade(path));
     if (errno != EADDRINUSE) return Error(SystemError(path, "bind"));
     if (Status status = CheckStale(path); !status.ok()) return Error(std::move(status));
     if (unlink(path.c_str()) != 0 && errno != ENOENT)
@@ -98,6 +105,21 @@ Result<Listener> Listener::Bind(const std::string& path, unsigned mode) {
   if (chmod(path.c_str(), mode) != 0) return Error(SystemError(path, "set its mode"));
   if (listen(socket.get(), kBacklog) != 0) return Error(SystemError(path, "listen"));
   return Listener(std::move(socket), path, InodeOf(path));
+}
+
+Status Listener::Check(const std::string& path) {
+  if (Status status = wire::CheckSocketPath(path); !status.ok()) return status;
+  if (const std::string own = wire::OwnSocketDirectory(); path.starts_with(own + "/")) {
+    if (Status made = io::CheckOwnDirectory("socket", own); !made.ok()) return made;
+    if (access(own.c_str(), F_OK) != 0) return Status();  // it will be made
+  }
+  struct stat found;
+  if (lstat(path.c_str(), &found) == 0) return CheckKind(path, found);
+  if (errno != ENOENT) return CannotBeMade(path);
+  const std::size_t slash = path.rfind('/');
+  const std::string directory =
+      slash == std::string::npos ? "." : path.substr(0, std::max<std::size_t>(slash, 1));
+  return access(directory.c_str(), W_OK | X_OK) == 0 ? Status() : CannotBeMade(path);
 }
 
 Result<std::optional<Fd>> Listener::Accept() {

@@ -16,6 +16,9 @@ class Listener final {
   // replaced. kInvalid: the path is too long or is no socket; kBusy: a process listens there, the message has
   // its pid; kIoError.
   static Result<Listener> Bind(const std::string& path, unsigned mode = 0660);
+  // What it refuses of the path, and of the directory that the socket is to lie in; nothing is made, and
+  // whether a process listens there is not asked.
+  static Status Check(const std::string& path);
   Listener(Listener&& other) noexcept = default;
   Listener& operator=(Listener&&) = delete;
   ~Listener() { Close(); }

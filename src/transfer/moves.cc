@@ -127,9 +127,8 @@ bool SaveMove::StagingMayBeFree(const Leave& leave) const {
 // A write would wait for it until its deadline, and with it the thread, which has others to report and may be
 // told to end. What is given back here is the write's that follows.
 Status SaveMove::AskForStaging(std::size_t count, const Leave& leave) {
-  if (leave.deadline_us <= kStagingUs) return Status();  // that is no longer
-  Result<Staging> staging =
-      store_.AllocateStaging(count * client::Extents::Rounded(save_.pages->part_bytes()));
+  Result<Staging> staging = store_.AllocateStaging(
+      count * client::Extents::Rounded(save_.pages->part_bytes()), std::min(leave.deadline_us, kStagingUs));
   return staging ? Status() : std::move(staging.error());
 }
 

@@ -144,7 +144,7 @@ class SaveMove final : public Move {
     std::size_t count;
     std::uint64_t bytes;
   };
-  // AllocateStaging waits no longer.
+  // The longest wait for staging: the thread has other saves too.
   static constexpr std::int64_t kStagingUs = 5'000'000;
   // How soon the node is asked again for staging that other sessions have.
   static constexpr std::int64_t kAskAgainUs = 5'000;

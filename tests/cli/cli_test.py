@@ -141,14 +141,15 @@ class WhatANodeDoes(CliTest):
         huge = self.directory / "huge"
         huge.mkdir()
         mounted = ["unshare", "--mount", "sh", "-c", f"mount -t hugetlbfs none '{huge}' || exit 99; exec \"$@\"", "sh"]
-        node = subprocess.run(
-            [*mounted, str(BIN / "cisternd"), "--memory", "64MiB", "--memory-dir", str(huge), "--socket",
-             str(self.directory / "s")],
-            capture_output=True, timeout=TIMEOUT_S, check=False,
-        )
-        if node.returncode == 99 or b"unshare" in node.stderr:
-            self.skipTest(f"hugetlbfs cannot be mounted: {node.stderr.decode().strip()}")
-        self.assert_says(node, 2, f"memory_dir {huge}", "hugetlbfs", "tmpfs")
+        for check in (["--check"], []):
+            node = subprocess.run(
+                [*mounted, str(BIN / "cisternd"), *check, "--memory", "64MiB", "--memory-dir", str(huge), "--socket",
+                 str(self.directory / "s")],
+                capture_output=True, timeout=TIMEOUT_S, check=False,
+            )
+            if node.returncode == 99 or b"unshare" in node.stderr:
+                self.skipTest(f"hugetlbfs cannot be mounted: {node.stderr.decode().strip()}")
+            self.assert_says(node, 2, f"memory_dir {huge}", "hugetlbfs", "tmpfs")
 
     def test_a_help_makes_no_folder(self) -> None:
         script = pathlib.Path(__file__).resolve().parents[1] / "engine" / "model.py"
@@ -378,6 +379,17 @@ class WhatANodeDoes(CliTest):
         replay = json.loads(run("cistern", "replay", trace, "--blocks", 60, "--block-bytes", "4KiB", "--json").stdout)
         self.assertEqual((replay["policy"], replay["hits"]), (sim["policy"], sim["hits"]))
 
+    def test_a_trace_is_an_argument_or_a_flag(self) -> None:
+        trace = "generated:sessions=20"
+        for words in (("sim", "--blocks", 30, "--json"), ("replay", "--blocks", 30, "--block-bytes", "4KiB", "--json")):
+            argument = json.loads(run("cistern", words[0], trace, *words[1:]).stdout)
+            flag = json.loads(run("cistern", *words, "--trace", trace).stdout)
+            self.assertEqual((argument["requests"], argument["hits"]), (flag["requests"], flag["hits"]))
+        cluster = ("sim", "cluster", "--nodes", 2, "--json")
+        self.assertEqual(run("cistern", *cluster, "--trace", trace).stdout, run("cistern", *cluster, trace).stdout)
+        self.assert_says(run("cistern", "sim", trace, "--trace", trace, "--blocks", 30), 2, "--trace")
+        self.assert_says(run("cistern", "sim", "--blocks", 30), 2, "--trace is required")
+
     def sim_flash(self, *words: object) -> dict[str, object]:
         trace = "generated:sessions=60,turns=5,think=30s,span=20min,user_tokens=3000"
         report: dict[str, object] = json.loads(run("cistern", "sim", trace, "--flash", *words, "--json").stdout)
@@ -483,7 +495,7 @@ class BadInput(CliTest):
             mount, "size=16m",
             f"exec {BIN}/cisternd --memory 128MiB --memory-dir {mount}/m --socket {self.directory}/s",
         )
-        self.assert_says(result, 1, str(mount), "available")
+        self.assert_says(result, 2, str(mount), "--shm-size")
 
     def test_arena_of_another_version(self) -> None:
         node = self.node()
@@ -491,7 +503,8 @@ class BadInput(CliTest):
         with open(self.directory / "memory" / "default" / "arena", "r+b") as arena:
             arena.seek(8)
             arena.write(struct.pack("<Q", 77))
-        self.assert_says(self.daemon(*node.command[1:]), 1, "77", "cistern forget")
+        for check in (["--check"], []):
+            self.assert_says(self.daemon(*check, *node.command[1:]), 1, "77", "cistern forget")
 
     def test_socket_path(self) -> None:
         node = self.node()

@@ -103,7 +103,7 @@ class Doctor(OperateTest):
             os.chown(path, 65534, 65534)
         key.write_text("0" * 64 + "\n")
         key.chmod(0o600)
-        lines = f'memory = "64MiB"\nmemory_dir = "{memory}"\nsocket = "{self.directory}/s"\n'
+        lines = f'memory = "64MiB"\nmemory_dir = "{memory}"\nsocket = "{memory}/s"\n'
         config.write_text(lines)
         found = findings(run("cistern", "doctor", "--config", config, "--json"))
         self.assertIn("whose memory_dir it is", found["user"][0]["value"])

@@ -67,6 +67,20 @@ TEST_F(Stopped, PutsThatEndedMeanwhileLeaveNoAnswersInTheWayOfOneThatComesLater)
   EXPECT_TRUE(put.ok()) << put.ToString();
 }
 
+// A call that waited for more than its deadline would bring the watchdog.
+TEST_F(Stopped, Promise3StagingIsGrantedOrRefusedByItsDeadline) {
+  Stop();
+  for (int i = 0; i < 400; ++i) {
+    const Result<Staging> late = store_->AllocateStaging(8u << 20, 1'000);
+    ASSERT_FALSE(late.has_value());
+    ASSERT_EQ(late.error().code(), Code::kTooLate) << i << ": " << late.error().ToString();
+  }
+  EXPECT_EQ(store_->AllocateStaging(8u << 20, 0).error().code(), Code::kInvalid);
+  GoOn();
+  const Result<Staging> granted = store_->AllocateStaging(8u << 20, 60'000'000);
+  EXPECT_TRUE(granted.has_value()) << granted.error().ToString();
+}
+
 TEST_F(Stopped, AThreadThatIsCancelledWhileItWaitsLeavesTheHandleToOthers) {
   struct Waits {
     Store& store;
