@@ -43,12 +43,14 @@ void TellDone(io::Loop& thread, const std::shared_ptr<Asked>& asked) {
 }
 
 Task<void> BringFor(RailCommon& common, io::Loop& thread, std::shared_ptr<Brought> brought) {
+  co_await Yield();  // its turn
   brought->kept =
       co_await common.store.Bring(brought->ns, brought->block, brought->deadline, brought->worth_us);
   TellDone(thread, brought);
 }
 
 Task<void> NoteFor(RailCommon& common, io::Loop& thread, std::shared_ptr<Noted> noted) {
+  co_await Yield();  // its turn
   noted->notes = co_await common.store.NotesOf(noted->ns, noted->key);
   TellDone(thread, noted);
 }
@@ -125,6 +127,7 @@ class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
         TellDone(loop, brought);
       } else {
         common.brings.Spawn(BringFor(common, loop, brought));
+        const Executor::InLane in(common.executor(), common.lane);
       }
     });
     co_await brought->done.Wait();
@@ -140,6 +143,7 @@ class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
         TellDone(loop, noted);
       } else {
         common.brings.Spawn(NoteFor(common, loop, noted));
+        const Executor::InLane in(common.executor(), common.lane);
       }
     });
     co_await noted->done.Wait();

@@ -62,6 +62,7 @@ struct RailCommon {
   net::Bandwidth bandwidth;
   StoreKeeper store;
   TaskGroup brings;
+  Lane* const lane;  // of what is brought; null: none
 };
 
 class RailThread final {

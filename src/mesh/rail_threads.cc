@@ -30,7 +30,8 @@ RailThreads::RailThreads(const Parts& parts)
               {},
               net::Bandwidth(parts.bytes_a_second),
               StoreKeeper(parts.core.executor(), parts.store, catalog::Caller{kSession, store::kSourceOwner}),
-              TaskGroup(parts.core.executor())} {}
+              TaskGroup(parts.core.executor()),
+              parts.lane} {}
 
 RailThreads::~RailThreads() = default;
 

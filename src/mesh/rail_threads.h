@@ -43,6 +43,7 @@ class RailThreads final : public BlockRails {
     // That others read from here, but for what their devices do; 0: no bound.
     std::uint64_t bytes_a_second = 0;
     std::size_t threads = 1;  // at least one
+    Lane* lane = nullptr;     // of what they ask the core for others; null: none
   };
   // Listens there, and answers nobody before the first Publish.
   static Result<std::unique_ptr<RailThreads>> Start(const Parts& parts, const std::string& listen);

@@ -31,6 +31,7 @@
 #include "net/tcp_network.h"
 #include "net/tls_network.h"
 #include "node/options.h"
+#include "server/lanes.h"
 #include "server/parts.h"
 #include "store/block_store.h"
 
@@ -49,6 +50,7 @@ class Cell final {
 
   struct Parts {  // borrowed; outlive the cell
     io::Loop& loop;
+    server::Lanes& lanes;
     store::BlockStore& store;  // has recovered
     const Clock& clock;
     arena::Reader<arena::Words> reader;  // of the store's memory
@@ -125,6 +127,7 @@ class Cell final {
   Logger& log_;
   const std::vector<net::CellKey> keys_;
   std::unique_ptr<etcd::Etcd> etcd_;
+  server::ServedLane& peers_;  // of what other members ask
   net::TcpNetwork tcp_;
   std::optional<net::TlsContext> context_;
   std::optional<net::TlsNetwork> tls_;
