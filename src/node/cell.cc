@@ -59,9 +59,12 @@ Result<std::unique_ptr<Cell>> Cell::Start(const Parts& parts, const NodeOptions&
   if (!etcd) return Error(etcd.error().code(), Text("cell: ", etcd.error().message()));
   cell->etcd_ = std::move(*etcd);
   net::Network* network = &cell->tcp_;
-  if (!cell->keys_.empty()) {
-    auto context = net::TlsContext::OfCellKeys(cell->keys_);
-    if (!context) return Error(context.error());
+  if (!cell->keys_.empty() || !options.cell_certificate.empty()) {
+    auto context = cell->keys_.empty()
+                       ? net::TlsContext::OfCertificates(
+                             {options.cell_authority, options.cell_certificate, options.cell_certificate_key})
+                       : net::TlsContext::OfCellKeys(cell->keys_);
+    if (!context) return Error(context.error().code(), Text("cell: ", context.error().message()));
     cell->context_.emplace(std::move(*context));
     network = &cell->tls_.emplace(cell->tcp_, *cell->context_);
   }

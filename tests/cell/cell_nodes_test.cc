@@ -4,6 +4,9 @@
 
 #include <gmock/gmock.h>
 
+#include "base/release.h"
+#include "net/test_authority.h"
+
 namespace cistern {
 namespace {
 
@@ -584,6 +587,27 @@ TEST_F(CellNodes, MembersAreListedWithWhatTheyHaveApplied) {
   StartThree();
   ASSERT_TRUE(Drop(nodes_[0], 1).has_value());
   std::string listed;
+TEST_F(CellNodes, MembersProveThemselvesByCertificatesOfOneAuthority) {
+  net::TestAuthority ours(directory_.path() + "/ours"), others(directory_.path() + "/others");
+  const auto flags = [](const net::TlsCertificates& files) {
+    return std::vector<std::string>{"--cell-authority", files.authority,          "--cell-certificate",
+                                    files.certificate,  "--cell-certificate-key", files.private_key};
+  };
+  Start("a", flags(ours.Issue("a")));
+  Start("b", flags(ours.Issue("b")));
+  ComeTogether();
+  PutChain(nodes_[0], 1, 8);
+  Until([&] { return AtPeer(nodes_[1], 1, 8); });
+  EXPECT_EQ(Reading(nodes_[1], 1, 8).End(), AllOk(8));
+  Start("c", flags(others.Issue("c")));
+  std::string listed;
+  Until([&] {
+    listed = nodes_[0].store->CellJson().value_or("");
+    return listed.find("give both certificates of one authority") != std::string::npos;
+  });
+  EXPECT_TRUE(Match(nodes_[2], 1, 8).runs.empty());
+}
+
   Until([&] {
     listed = nodes_[0].store->CellJson().value_or("\"connected\":false");
     return listed.find("\"connected\":false") == std::string::npos;
