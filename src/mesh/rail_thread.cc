@@ -66,7 +66,8 @@ struct RailThread::Asked {
   net::RailSink* sink = nullptr;
   Instant deadline;
   Status status;
-  Event done;  // of the core
+  std::size_t rails = 0;  // that are open to the peer
+  Event done;             // of the core
 };
 
 class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
@@ -126,8 +127,8 @@ class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
       if (common.brings.closed()) {
         TellDone(loop, brought);
       } else {
-        common.brings.Spawn(BringFor(common, loop, brought));
         const Executor::InLane in(common.executor(), common.lane);
+        common.brings.Spawn(BringFor(common, loop, brought));
       }
     });
     co_await brought->done.Wait();
@@ -142,8 +143,8 @@ class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
       if (common.brings.closed()) {
         TellDone(loop, noted);
       } else {
-        common.brings.Spawn(NoteFor(common, loop, noted));
         const Executor::InLane in(common.executor(), common.lane);
+        common.brings.Spawn(NoteFor(common, loop, noted));
       }
     });
     co_await noted->done.Wait();
@@ -201,6 +202,7 @@ class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
     } else {
       asked->status = co_await rails_->Read(asked->peer, asked->questions, *asked->sink, asked->deadline);
     }
+    asked->rails = rails_->OpenTo(asked->peer);
     common_.core.PostRemote([asked] { asked->done.Set(); });
   }
 
@@ -267,8 +269,11 @@ Status RailThread::Start(const Listen& listen, const std::optional<net::Libfabri
 
 Task<Status> RailThread::Read(std::uint64_t peer, std::string address,
                               std::span<const net::ConstPiece> questions, net::RailSink& sink,
-                              Instant deadline) {
-  return Do(std::make_shared<Asked>(peer, std::move(address), questions, &sink, deadline));
+                              Instant deadline, std::size_t* rails) {
+  const auto asked = std::make_shared<Asked>(peer, std::move(address), questions, &sink, deadline);
+  Status status = co_await Do(asked);
+  *rails = asked->rails;
+  co_return status;
 }
 
 Task<Status> RailThread::OpenRail(std::uint64_t peer, std::string address, Instant deadline) {

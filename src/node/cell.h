@@ -93,12 +93,13 @@ class Cell final {
   Task<Result<std::string>> Inquire(const server::ChainQuestion& question);
   // What is on its way from others ends now.
   void EndReads() { rails_->EndReads(); }
-  // No client is left. Giving the membership back has `us`, from when nothing is under way for others any more:
-  // who is read from meanwhile may wait for a device for seconds.
+  // No client is left. Giving the membership back has `us`, from when nothing is under way for others any
+  // more: who is read from meanwhile may wait for a device for seconds.
   Task<void> Leave(std::int64_t us);
 
   const mesh::Member& member() const { return *member_; }
   const mesh::Sharing& sharing() const { return *sharing_; }
+  const mesh::RailThreads& rails() const { return *rails_; }
   mesh::CellParts counted() const {
     return {member_.get(), &local_, sharing_.get(), rails_.get(), &conflicts_};
   }
@@ -126,8 +127,8 @@ class Cell final {
   store::BlockStore& store_;
   Logger& log_;
   const std::vector<net::CellKey> keys_;
-  std::unique_ptr<etcd::Etcd> etcd_;
   server::ServedLane& peers_;  // of what other members ask
+  std::unique_ptr<etcd::Etcd> etcd_;
   net::TcpNetwork tcp_;
   std::optional<net::TlsContext> context_;
   std::optional<net::TlsNetwork> tls_;

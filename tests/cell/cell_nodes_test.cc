@@ -10,6 +10,7 @@
 namespace cistern {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 TEST_F(CellNodes, DropByAClientOfOneReachesAllAndStaysOverTheKillOfOneThatWasAway) {
@@ -70,6 +71,9 @@ TEST_F(CellNodes, WhatOneHasAnotherMatchesReadsExactlyAndThenHas) {
   EXPECT_EQ(match.blocks, 40u);
   EXPECT_EQ(StatusNumber(*nodes_[1].store, "peer_read_blocks"), 40u);
   EXPECT_EQ(StatusNumber(*nodes_[1].store, "peer_read_bytes"), 40u * kBytes);
+  const std::string listed = nodes_[1].store->CellJson().value_or("");
+  EXPECT_THAT(listed, ContainsRegex("\"rails\":[1-9]"));
+  EXPECT_THAT(listed, ContainsRegex("\"gb_per_s\":[0-9]"));
   Until([&] { return StatusNumber(*nodes_[0].store, "served_blocks") >= 40u; });
   // A chain of which it has the first half itself.
   PutChain(nodes_[0], 101, 140);
@@ -583,10 +587,6 @@ TEST_F(CellNodes, ANodeWithAnotherKeyOrACarelessOneIsRefusedByName) {
   EXPECT_THAT(std::string(started.error().message()), HasSubstr("a key has 64"));
 }
 
-TEST_F(CellNodes, MembersAreListedWithWhatTheyHaveApplied) {
-  StartThree();
-  ASSERT_TRUE(Drop(nodes_[0], 1).has_value());
-  std::string listed;
 TEST_F(CellNodes, MembersProveThemselvesByCertificatesOfOneAuthority) {
   net::TestAuthority ours(directory_.path() + "/ours"), others(directory_.path() + "/others");
   const auto flags = [](const net::TlsCertificates& files) {
@@ -608,12 +608,24 @@ TEST_F(CellNodes, MembersProveThemselvesByCertificatesOfOneAuthority) {
   EXPECT_TRUE(Match(nodes_[2], 1, 8).runs.empty());
 }
 
+TEST_F(CellNodes, MembersAreListedWithWhatTheyHaveApplied) {
+  StartThree();
+  ASSERT_TRUE(Drop(nodes_[0], 1).has_value());
+  std::string listed;
   Until([&] {
     listed = nodes_[0].store->CellJson().value_or("\"connected\":false");
     return listed.find("\"connected\":false") == std::string::npos;
   });
   for (const char* part : {"\"id\":\"a\"", "\"id\":\"b\"", "\"id\":\"c\"", "\"self\":true", "\"applied\":"})
     EXPECT_THAT(listed, HasSubstr(part));
+  // Each says of which release it is, once it has said what room it has; nothing was read from any.
+  Until([&] {
+    listed = nodes_[0].store->CellJson().value_or("\"version\":null");
+    return listed.find("\"version\":null") == std::string::npos;
+  });
+  EXPECT_THAT(listed, HasSubstr(Text("\"version\":\"", Release(), "\"")));
+  EXPECT_THAT(listed, HasSubstr("\"gb_per_s\":null"));
+  EXPECT_THAT(listed, HasSubstr("\"rails\":0"));
   RealNode alone(64u << 20);
   Store store = alone.Connect();
   const Result<std::string> none = store.CellJson();
