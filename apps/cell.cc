@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
 #include <boost/json/object.hpp>
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
 #include <cstdio>
+#include <string>
+#include <vector>
 
 #include "base/format.h"
 #include "commands.h"
@@ -41,6 +44,15 @@ std::string TextOf(const json::object& object, std::string_view name) {
   return value->get_string().empty() ? "-" : std::string(value->get_string());
 }
 
+// Gigabytes a second, where something was read lately.
+std::string RateOf(const json::object& member) {
+  const json::value* rate = member.if_contains("gb_per_s");
+  if (rate == nullptr || !rate->is_number()) return "-";
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.2f", rate->to_number<double>());
+  return text.data();
+}
+
 void Print(const json::object& all) {
   const json::object& cell = all.at("cell").get_object();
   std::printf("%s, history %s: %s\n", TextOf(cell, "prefix").c_str(), TextOf(cell, "history").c_str(),
@@ -62,17 +74,18 @@ void Print(const json::object& all) {
       TextOf(cell, "given_blocks").c_str(), TextOf(cell, "copied_blocks").c_str(),
       TextOf(cell, "warmed_blocks").c_str(), TextOf(cell, "stored_blocks").c_str(),
       TextOf(cell, "taken_blocks").c_str());
-  std::printf("%-20s %-24s %-10s %-8s %-12s %-10s %s\n", "MEMBER", "ADDRESS", "ZONE", "ROLE", "APPLIED",
-              "SAMPLES", "CONNECTION");
+  std::printf("%-20s %-24s %-10s %-8s %-10s %-12s %-10s %-5s %-6s %s\n", "MEMBER", "ADDRESS", "ZONE", "ROLE",
+              "VERSION", "APPLIED", "SAMPLES", "RAILS", "GB/S", "CONNECTION");
   for (const json::value& one : all.at("members").get_array()) {
     if (!one.is_object()) continue;
     const json::object& member = one.get_object();
     const bool self = TextOf(member, "self") == "true", connected = TextOf(member, "connected") == "true";
     const bool asked = TextOf(member, "asked") != "false";
-    std::printf("%-20s %-24s %-10s %-8s %-12s %-10s %s\n", TextOf(member, "id").c_str(),
+    std::printf("%-20s %-24s %-10s %-8s %-10s %-12s %-10s %-5s %-6s %s\n", TextOf(member, "id").c_str(),
                 TextOf(member, "address").c_str(), TextOf(member, "zone").c_str(),
-                TextOf(member, "role").c_str(), TextOf(member, "applied").c_str(),
-                TextOf(member, "samples").c_str(),
+                TextOf(member, "role").c_str(), TextOf(member, "version").c_str(),
+                TextOf(member, "applied").c_str(), TextOf(member, "samples").c_str(),
+                self ? "-" : TextOf(member, "rails").c_str(), RateOf(member).c_str(),
                 self                  ? "this node"
                 : connected && !asked ? "yes, and not asked for a while: it did not answer"
                 : connected           ? "yes"
@@ -181,6 +194,12 @@ int RunCellExplain(int argc, const char* const* argv) {
                                                    : why.c_str());
   }
   return kExitOk;
+}
+
+int RunCellDrain(int argc, const char* const* argv) {
+  std::vector<const char*> admin = {"admin", "drain"};
+  admin.insert(admin.end(), argv + 1, argv + argc);
+  return RunAdmin(static_cast<int>(admin.size()), admin.data());
 }
 
 int RunCell(int argc, const char* const* argv) {

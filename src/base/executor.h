@@ -48,6 +48,8 @@ class Lane {
   // A task of it is made, and gone. The lane stays as long as there is one.
   virtual void Join() = 0;
   virtual void Leave() = 0;
+  // Work for the customer, in touches, that was done outside of its tasks.
+  virtual void Charge(std::uint64_t work) = 0;
 
  protected:
   Lane() = default;

@@ -54,7 +54,8 @@ Status StatusOf(const std::string& endpoint, const GatewayError& error) {
   switch (error.code) {
     case kInvalidArgument:
       if (Says(error, "user name is empty"))
-        return status(Code::kDenied, ": it asks for a login; name a user of it and the password");
+        return status(Code::kDenied,
+                      ": it asks for a login, and none is given here: name an etcd without users");
       if (Says(error, "authentication failed"))
         return status(Code::kDenied, ": the user or the password is wrong");
       if (WantsNewLogin(error)) return status(Code::kDenied);

@@ -181,7 +181,7 @@ TEST_F(RealEtcdTest, ALoginIsAskedForUsedAndRenewed) {
   }
   const Status nobody = StatusOf(Range(*Open(server.endpoint()), "k"));
   EXPECT_EQ(nobody.code(), Code::kDenied);
-  EXPECT_THAT(std::string(nobody.message()), HasSubstr("asks for a login"));
+  EXPECT_THAT(std::string(nobody.message()), HasSubstr("asks for a login, and none is given here"));
   const Status wrong =
       StatusOf(Range(*Open({.endpoints = {server.endpoint()}, .user = "root", .password = "guess"}), "k"));
   EXPECT_EQ(wrong.code(), Code::kDenied);

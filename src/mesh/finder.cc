@@ -8,6 +8,7 @@
 #include "base/event.h"
 #include "base/format.h"
 #include "base/limits.h"
+#include "base/step_budget.h"
 
 namespace cistern::mesh {
 namespace {
@@ -286,8 +287,9 @@ Task<Result<std::vector<std::byte>>> Finder::Answer(net::ConstPiece payload) {
   if (!request) co_return Error(Code::kInvalid, "no question for a match");
   while (request->keys.size() < keys) {
     if (!request->keys.empty()) co_await Yield();
-    if (!TakeKeys(&behind, std::min(kKeysAStep, keys - request->keys.size()), &*request))
-      co_return Error(Code::kInvalid, "no question for a match");
+    const std::size_t some = std::min(kKeysAStep, keys - request->keys.size());
+    if (!TakeKeys(&behind, some, &*request)) co_return Error(Code::kInvalid, "no question for a match");
+    executor().AddWork(some * sizeof(BlockKey) / kBytesPerTouch);
   }
   const std::optional<Answered> answered = parts_.rule.Answering();
   if (!answered) co_return Error(Code::kGone, "this member answers nobody now");

@@ -43,6 +43,7 @@ struct MemberOptions {
   std::vector<net::CellKey> cell_keys;  // the first is used, each is accepted; none: a cell without one
   bool etcd_is_ours = false;            // and may be compacted
   const Clock* boot = nullptr;          // the host's boot clock; null: the executor's stands for it
+  Lane* answers = nullptr;              // borrowed: of what other members ask; null: it is in none
 
   // kInvalid names the field.
   Status Validate() const;

@@ -220,6 +220,7 @@ std::vector<std::byte> Encode(const RoomNotice& notice) {
   out.U8(notice.drains ? 1 : 0);
   out.U8(static_cast<std::uint8_t>(notice.role));
   out.U64(notice.free_bytes);
+  out.String(std::string_view(notice.release).substr(0, PeerMessageLimits::kReleaseBytes));
   return bytes;
 }
 
@@ -233,6 +234,7 @@ std::optional<RoomNotice> DecodeRoomNotice(net::ConstPiece bytes) {
     role = in.U8();
     notice.free_bytes = in.U64();
   }
+  if (in.ok() && !in.done()) notice.release = in.String(PeerMessageLimits::kReleaseBytes);
   notice.role = static_cast<Role>(role);
   return in.ok() && role <= static_cast<std::uint8_t>(Role::kStore) ? std::optional(notice) : std::nullopt;
 }

@@ -36,6 +36,7 @@ struct PeerMessageLimits {
   static constexpr std::size_t kParts = 64;
   static constexpr std::size_t kSegments = 2'048;
   static constexpr std::size_t kNamespaceBytes = 128u << 10;
+  static constexpr std::size_t kReleaseBytes = 63;
 };
 
 struct SampleChange {
@@ -96,6 +97,7 @@ struct RoomNotice {
   // An earlier version says nothing of these.
   Role role = Role::kEngine;
   std::uint64_t free_bytes = 0;  // of its memory, when this was said
+  std::string release;           // of its program, as Release(); empty: it does not say
   friend bool operator==(const RoomNotice&, const RoomNotice&) = default;
 };
 

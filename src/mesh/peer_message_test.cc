@@ -148,8 +148,16 @@ TEST(PeerMessageTest, HandOverSaysWhatItSaid) {
   EXPECT_EQ(DecodeOffer(Encode(with_list)), with_list);
   with_list.list.clear();
   EXPECT_EQ(DecodeOffer(Encode(with_list)), with_list);
-  const RoomNotice room{.memory_bytes = 1u << 30, .drains = true, .role = Role::kStore, .free_bytes = 77};
+  RoomNotice room{
+      .memory_bytes = 1u << 30, .drains = true, .role = Role::kStore, .free_bytes = 77, .release = "1.2.3"};
   EXPECT_EQ(DecodeRoomNotice(Encode(room)), room);
+  // An earlier version ends before the release, one before it before the role.
+  const std::vector<std::byte> all = Encode(room);
+  room.release.clear();
+  EXPECT_EQ(DecodeRoomNotice(std::span(all).first(8 + 1 + 1 + 8)), room);
+  room.role = Role::kEngine;
+  room.free_bytes = 0;
+  EXPECT_EQ(DecodeRoomNotice(std::span(all).first(8 + 1)), room);
   const OfferReply reply{.history = 5, .here = 3, .refusal = OfferReply::Refusal::kNoRoom, .had = 2};
   EXPECT_EQ(DecodeOfferReply(Encode(reply)), reply);
 }

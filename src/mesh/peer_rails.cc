@@ -77,6 +77,13 @@ Task<Status> PeerRails::Open(std::uint64_t peer, Instant deadline) {
   co_return rails->open.empty() || rails->forgotten ? Status(Code::kGone, "no rail") : Status();
 }
 
+std::size_t PeerRails::OpenTo(std::uint64_t peer) const {
+  const auto at = rails_.find(peer);
+  if (at == rails_.end()) return 0;
+  return static_cast<std::size_t>(
+      std::ranges::count_if(at->second->open, [](const auto& rail) { return rail->status().ok(); }));
+}
+
 void PeerRails::Forget(std::uint64_t peer) {
   addresses_.erase(peer);
   const auto at = rails_.find(peer);

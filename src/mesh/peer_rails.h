@@ -39,6 +39,7 @@ class PeerRails final : public BlockRails {
                     Instant deadline) override;
   // Ends when a rail to the peer is open, so that a Read does not wait for one.
   Task<Status> Open(std::uint64_t peer, Instant deadline);
+  std::size_t OpenTo(std::uint64_t peer) const;
   // Rails to a start of a member that is no more.
   void Forget(std::uint64_t peer);
   // Rails to all.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -28,6 +29,7 @@ struct Peer {
   std::uint64_t room_bytes = 0;                // its memory; 0: it has not said so, and takes nothing
   bool drains = false;                         // it is on its way out of service
   Role role = Role::kEngine;                   // what it is for
+  std::string release;                         // of its program; empty: it has not said
   bool greeted = false;                        // it has said what room it has, in this start
 
   // What of a question's outcome is the peer's fault. A miss is not: an index is a hint; nor is a deadline
@@ -63,6 +65,7 @@ struct Peer {
   }
   // Of blocks in its memory, lately, all batches together. Whom nothing was read from for a minute is thought
   // of as one that is new: who is slow is read from less, and nothing else would tell when it no longer is.
+  bool IsKnown(Instant now) const { return landed_at_ != Instant() && !IsForgotten(now); }
   double bytes_per_us(Instant now) const {
     const Landed landed = IsForgotten(now) ? Landed() : landed_;
     return landed.bytes / landed.us;

@@ -100,12 +100,13 @@ class Peers::Other final : public net::ControlHandler {
 };
 
 Peers::Peers(net::Network& network, std::unique_ptr<net::Listener> listener, std::string id,
-             std::uint64_t process_number, CellState& state, std::uint64_t seed)
+             std::uint64_t process_number, CellState& state, std::uint64_t seed, Lane* answers)
     : network_(network),
       listener_(std::move(listener)),
       id_(std::move(id)),
       process_number_(process_number),
       state_(state),
+      answers_(answers),
       random_(seed),
       tasks_(network.executor()) {}
 
@@ -313,7 +314,7 @@ Task<Result<std::int64_t>> Peers::Serve(std::unique_ptr<net::Stream> stream, std
   net::Hello own{.process_number = process_number_, .member = id_};
   const Instant deadline = began.PlusUs(PeerLimits::kOpenUs);
   auto opened = co_await net::ControlConnection::Open(executor(), std::move(stream), std::move(own),
-                                                      line->other, deadline);
+                                                      line->other, deadline, answers_);
   if (!opened) co_return Error(opened.error());
   line->connection = std::move(*opened);
   net::ControlConnection& connection = *line->connection;

@@ -34,9 +34,10 @@ struct PeerLimits {
 
 class Peers final : public PeerLinks {
  public:
-  // All is borrowed; the listener is where the others reach this member.
+  // All is borrowed; the listener is where the others reach this member. What they ask is answered in the
+  // lane `answers`; null: in none.
   Peers(net::Network& network, std::unique_ptr<net::Listener> listener, std::string id,
-        std::uint64_t process_number, CellState& state, std::uint64_t seed);
+        std::uint64_t process_number, CellState& state, std::uint64_t seed, Lane* answers);
   ~Peers();
   Peers(const Peers&) = delete;
   Peers& operator=(const Peers&) = delete;
@@ -101,6 +102,7 @@ class Peers final : public PeerLinks {
   const std::string id_;
   const std::uint64_t process_number_;
   CellState& state_;
+  Lane* const answers_;
   Random random_;
   std::map<std::uint64_t, Connected> connected_;  // by process number, the newest
   PeerListener* hears_ = nullptr;

@@ -43,12 +43,14 @@ void TellDone(io::Loop& thread, const std::shared_ptr<Asked>& asked) {
 }
 
 Task<void> BringFor(RailCommon& common, io::Loop& thread, std::shared_ptr<Brought> brought) {
+  co_await Yield();  // its turn
   brought->kept =
       co_await common.store.Bring(brought->ns, brought->block, brought->deadline, brought->worth_us);
   TellDone(thread, brought);
 }
 
 Task<void> NoteFor(RailCommon& common, io::Loop& thread, std::shared_ptr<Noted> noted) {
+  co_await Yield();  // its turn
   noted->notes = co_await common.store.NotesOf(noted->ns, noted->key);
   TellDone(thread, noted);
 }
@@ -64,7 +66,8 @@ struct RailThread::Asked {
   net::RailSink* sink = nullptr;
   Instant deadline;
   Status status;
-  Event done;  // of the core
+  std::size_t rails = 0;  // that are open to the peer
+  Event done;             // of the core
 };
 
 class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
@@ -124,6 +127,7 @@ class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
       if (common.brings.closed()) {
         TellDone(loop, brought);
       } else {
+        const Executor::InLane in(common.executor(), common.lane);
         common.brings.Spawn(BringFor(common, loop, brought));
       }
     });
@@ -139,6 +143,7 @@ class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
       if (common.brings.closed()) {
         TellDone(loop, noted);
       } else {
+        const Executor::InLane in(common.executor(), common.lane);
         common.brings.Spawn(NoteFor(common, loop, noted));
       }
     });
@@ -197,6 +202,7 @@ class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
     } else {
       asked->status = co_await rails_->Read(asked->peer, asked->questions, *asked->sink, asked->deadline);
     }
+    asked->rails = rails_->OpenTo(asked->peer);
     common_.core.PostRemote([asked] { asked->done.Set(); });
   }
 
@@ -258,8 +264,11 @@ Status RailThread::Start(const Listen& listen, const std::optional<net::Libfabri
 
 Task<Status> RailThread::Read(std::uint64_t peer, std::string address,
                               std::span<const net::ConstPiece> questions, net::RailSink& sink,
-                              Instant deadline) {
-  return Do(std::make_shared<Asked>(peer, std::move(address), questions, &sink, deadline));
+                              Instant deadline, std::size_t* rails) {
+  const auto asked = std::make_shared<Asked>(peer, std::move(address), questions, &sink, deadline);
+  Status status = co_await Do(asked);
+  *rails = asked->rails;
+  co_return status;
 }
 
 Task<Status> RailThread::OpenRail(std::uint64_t peer, std::string address, Instant deadline) {

@@ -62,6 +62,7 @@ struct RailCommon {
   net::Bandwidth bandwidth;
   StoreKeeper store;
   TaskGroup brings;
+  Lane* const lane;  // of what is brought; null: none
 };
 
 class RailThread final {
@@ -88,9 +89,10 @@ class RailThread final {
   // Lives until Join.
   net::Libfabric* fabric();
 
-  // As BlockRails::Read, at this address. On the core's thread.
+  // As BlockRails::Read, at this address; `rails`: how many are open to the peer when it ends. On the core's
+  // thread.
   Task<Status> Read(std::uint64_t peer, std::string address, std::span<const net::ConstPiece> questions,
-                    net::RailSink& sink, Instant deadline);
+                    net::RailSink& sink, Instant deadline, std::size_t* rails);
   // As PeerRails::Open. On the core's thread.
   Task<Status> OpenRail(std::uint64_t peer, std::string address, Instant deadline);
   void Forget(std::uint64_t peer);

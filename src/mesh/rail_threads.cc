@@ -30,7 +30,8 @@ RailThreads::RailThreads(const Parts& parts)
               {},
               net::Bandwidth(parts.bytes_a_second),
               StoreKeeper(parts.core.executor(), parts.store, catalog::Caller{kSession, store::kSourceOwner}),
-              TaskGroup(parts.core.executor())} {}
+              TaskGroup(parts.core.executor()),
+              parts.lane} {}
 
 RailThreads::~RailThreads() = default;
 
@@ -109,10 +110,18 @@ Task<Status> RailThreads::Read(std::uint64_t peer, std::span<const net::ConstPie
   const std::shared_ptr<Ways> ways = known;
   const std::size_t at = Choose(peer, ways, deadline);
   ++(*ways)[at].under_way;
-  const Status status =
-      co_await threads_[at]->Read(peer, links_.RailAddress(peer), questions, sink, deadline);
+  const Status status = co_await threads_[at]->Read(peer, links_.RailAddress(peer), questions, sink, deadline,
+                                                    &(*ways)[at].rails);
   --(*ways)[at].under_way;
   co_return status;
+}
+
+std::size_t RailThreads::OpenTo(std::uint64_t peer) const {
+  const auto known = ways_.find(peer);
+  if (known == ways_.end()) return 0;
+  std::size_t open = 0;
+  for (const Way& way : *known->second) open += way.rails;
+  return open;
 }
 
 void RailThreads::Forget(std::uint64_t peer) {

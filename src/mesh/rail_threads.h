@@ -43,6 +43,7 @@ class RailThreads final : public BlockRails {
     // That others read from here, but for what their devices do; 0: no bound.
     std::uint64_t bytes_a_second = 0;
     std::size_t threads = 1;  // at least one
+    Lane* lane = nullptr;     // of what they ask the core for others; null: none
   };
   // Listens there, and answers nobody before the first Publish.
   static Result<std::unique_ptr<RailThreads>> Start(const Parts& parts, const std::string& listen);
@@ -65,6 +66,8 @@ class RailThreads final : public BlockRails {
   const Status& no_fabric() const { return no_fabric_; }
   // "verbs;ofi_rxm on mlx5_0"; empty where there is none.
   const std::string& fabric_name() const { return fabric_name_; }
+  // Rails to a peer that were open when something was last read on them.
+  std::size_t OpenTo(std::uint64_t peer) const;
   // Reads that are under way end with kGone, and so do later ones.
   void EndReads();
   // Ends the threads. No Read is under way, and none comes.
@@ -80,6 +83,7 @@ class RailThreads final : public BlockRails {
   // A peer as one of the threads knows it.
   struct Way {
     std::size_t under_way = 0;  // reads
+    std::size_t rails = 0;      // that are open, as last heard
     enum class Rail : std::uint8_t { kNone, kOpens, kOpen } rail = Rail::kNone;
   };
   using Ways = std::vector<Way>;  // by thread

@@ -10,6 +10,7 @@
 
 #include "base/fd.h"
 #include "base/format.h"
+#include "base/test_held_lane.h"
 #include "mesh/peer_message.h"
 #include "mesh/rail_thread.h"
 #include "net/tcp_network.h"
@@ -83,49 +84,78 @@ TEST(RailThreadsTest, P5AnEndWaitsForNoDial) {
   t.Run(rails.Close());
 }
 
-// A thread that reads from itself.
-TEST(RailThreadsTest, WhatIsNotInMemoryIsAnsweredAtOnceByANodeThatEnds) {
-  constexpr std::int64_t kLongUs = 60'000'000;
-  store::TestStore t;
-  const SystemClock clock;
-  const auto attached = t.Run(t.store->Attach(store::OneGroup()));
-  ASSERT_TRUE(attached.has_value()) << attached.error().ToString();
-  RailCommon common{*t.loop,
-                    clock,
-                    arena::Reader<arena::Words>(t.words, t.arena, t.index),
-                    nullptr,
-                    {},
-                    {},
-                    net::Bandwidth(0),
-                    StoreKeeper(t.loop->executor(), *t.store, catalog::Caller{1, {}}),
-                    TaskGroup(t.loop->executor())};
-  const BlockRequest request{.history = 1,
-                             .name = {.tenant = "default"},
-                             .key = store::Key(1),
-                             .body_bytes = 4096,
-                             .worth_us = kLongUs};
-  const ServedNamespaces served = {{request.name, {attached->slot, attached->incarnation}}};
-  common.view.Set(Answered{.history = request.history}, std::make_shared<const ServedNamespaces>(served));
-  t.Run(common.brings.Close());
-  std::unique_ptr<io::Loop> loop =
-      std::move(*io::MakeLoop(clock, {.kind = io::LoopKind::kEpoll, .poll_us = 0}));
-  io::Loop* const of_thread = loop.get();
-  RailThread thread(common, std::move(loop));
-  std::string address;
-  const auto listen = [&](bool) -> Result<std::unique_ptr<net::Listener>> {
-    auto listeners = net::ListenFor(std::span(&of_thread, 1), "127.0.0.1:0");
-    if (!listeners) return Error(std::move(listeners.error()));
-    address = listeners->front()->address();
-    return std::move(listeners->front());
-  };
-  Status no_fabric;
-  ASSERT_TRUE(thread.Start(listen, std::nullopt, &no_fabric).ok());
-  const std::vector<std::byte> question = Encode(request);
-  const net::ConstPiece questions[] = {question};
-  OneEnd sink;
-  (void)t.Run(thread.Read(1, address, questions, sink, clock.Now().PlusUs(kLongUs)));
-  EXPECT_EQ(sink.status.code(), Code::kGone) << sink.status.ToString();
-  thread.Join();
+// A thread that reads from itself a block that is not in memory.
+class RailThreadTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto attached = t_.Run(t_.store->Attach(store::OneGroup()));
+    ASSERT_TRUE(attached.has_value()) << attached.error().ToString();
+    const ServedNamespaces served = {{request_.name, {attached->slot, attached->incarnation}}};
+    common_.view.Set(Answered{.history = request_.history}, std::make_shared<const ServedNamespaces>(served));
+    std::unique_ptr<io::Loop> loop =
+        std::move(*io::MakeLoop(clock_, {.kind = io::LoopKind::kEpoll, .poll_us = 0}));
+    io::Loop* const of_thread = loop.get();
+    thread_.emplace(common_, std::move(loop));
+    const auto listen = [&](bool) -> Result<std::unique_ptr<net::Listener>> {
+      auto listeners = net::ListenFor(std::span(&of_thread, 1), "127.0.0.1:0");
+      if (!listeners) return Error(std::move(listeners.error()));
+      address_ = listeners->front()->address();
+      return std::move(listeners->front());
+    };
+    Status no_fabric;
+    ASSERT_TRUE(thread_->Start(listen, std::nullopt, &no_fabric).ok());
+  }
+  void TearDown() override {
+    if (!common_.brings.closed()) t_.Run(common_.brings.Close());
+    if (thread_) thread_->Join();
+  }
+  Task<Status> Read() {
+    return thread_->Read(1, address_, questions_, sink_, clock_.Now().PlusUs(kLongUs), &rails_);
+  }
+
+  static constexpr std::int64_t kLongUs = 60'000'000;
+  const BlockRequest request_{.history = 1,
+                              .name = {.tenant = "default"},
+                              .key = store::Key(1),
+                              .body_bytes = 4096,
+                              .worth_us = kLongUs};
+  const std::vector<std::byte> question_ = Encode(request_);
+  const std::array<net::ConstPiece, 1> questions_ = {net::ConstPiece(question_)};
+  store::TestStore t_;
+  const SystemClock clock_;
+  HeldLane lane_{t_.loop->executor()};
+  RailCommon common_{*t_.loop,
+                     clock_,
+                     arena::Reader<arena::Words>(t_.words, t_.arena, t_.index),
+                     nullptr,
+                     {},
+                     {},
+                     net::Bandwidth(0),
+                     StoreKeeper(t_.loop->executor(), *t_.store, catalog::Caller{1, {}}),
+                     TaskGroup(t_.loop->executor()),
+                     &lane_};
+  std::optional<RailThread> thread_;
+  std::string address_;
+  OneEnd sink_;
+  std::size_t rails_ = 0;
+};
+
+TEST_F(RailThreadTest, WhatIsNotInMemoryIsAnsweredAtOnceByANodeThatEnds) {
+  t_.Run(common_.brings.Close());
+  (void)t_.Run(Read());
+  EXPECT_EQ(sink_.status.code(), Code::kGone) << sink_.status.ToString();
+}
+
+TEST_F(RailThreadTest, P5WhatIsToBeBroughtForAPeerWaitsForItsTurnInTheLane) {
+  Task<Status> reading = Read();
+  while (!lane_.waits()) t_.loop->Turn();
+  EXPECT_FALSE(reading.done());
+  lane_.LetGo();
+  (void)t_.Run(std::move(reading));
+  EXPECT_EQ(sink_.status.code(), Code::kMiss) << sink_.status.ToString();
+  EXPECT_EQ(rails_, 1u);
+  t_.Run(common_.brings.Close());
+  EXPECT_EQ(lane_.users, 0);
 }
 
 }  // namespace

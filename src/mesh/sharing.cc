@@ -2,12 +2,15 @@
 #include "mesh/sharing.h"
 
 #include <algorithm>
+#include <string>
+
+#include "base/release.h"
 
 namespace cistern::mesh {
 
 Sharing::Sharing(const Parts& parts)
     : parts_(parts),
-      room_{.memory_bytes = parts.memory_bytes, .role = parts.role},
+      room_{.memory_bytes = parts.memory_bytes, .role = parts.role, .release = std::string(Release())},
       peers_(parts.bytes_a_second),
       feed_(parts.executor, parts.store, parts.names),
       index_(SampleIndex::Options()),
@@ -90,6 +93,7 @@ void Sharing::Heard(std::uint64_t peer, std::uint16_t type, net::ConstPiece payl
     peers_.Of(peer).room_bytes = room->memory_bytes;
     peers_.Of(peer).drains = room->drains;
     peers_.Of(peer).role = room->role;
+    peers_.Of(peer).release = room->release;
     spreader_.Heard(peer, *room);
   }
 }

@@ -10,6 +10,7 @@
 #include "base/format.h"
 #include "base/limits.h"
 #include "base/nearest.h"
+#include "base/step_budget.h"
 
 namespace cistern::net {
 namespace {
@@ -45,8 +46,12 @@ std::optional<Hello> DecodeHello(ConstPiece payload) {
 
 }  // namespace
 
-ControlConnection::ControlConnection(std::unique_ptr<Stream> stream, ControlHandler& handler)
-    : stream_(std::move(stream)), handler_(handler), outbox_(*stream_), answers_(stream_->executor()) {}
+ControlConnection::ControlConnection(std::unique_ptr<Stream> stream, ControlHandler& handler, Lane* lane)
+    : stream_(std::move(stream)),
+      handler_(handler),
+      lane_(lane),
+      outbox_(*stream_),
+      answers_(stream_->executor()) {}
 
 ControlConnection::~ControlConnection() {
   answers_.Drop();
@@ -56,8 +61,8 @@ ControlConnection::~ControlConnection() {
 Task<Result<std::unique_ptr<ControlConnection>>> ControlConnection::Open(Executor&,
                                                                          std::unique_ptr<Stream> stream,
                                                                          Hello own, ControlHandler& handler,
-                                                                         Instant deadline) {
-  std::unique_ptr<ControlConnection> made(new ControlConnection(std::move(stream), handler));
+                                                                         Instant deadline, Lane* lane) {
+  std::unique_ptr<ControlConnection> made(new ControlConnection(std::move(stream), handler, lane));
   if (Status status = co_await made->Greet(own, deadline); !status.ok()) co_return Error(std::move(status));
   made->receiving_ = made->ReceiveFrames();
   made->sending_task_ = made->SendFrames();
@@ -241,7 +246,8 @@ Status ControlConnection::Handle(const FrameHead& head, std::vector<std::byte> p
       asked->second->answered.Set();
       return Status();
     }
-    case FrameKind::kQuestion:
+    case FrameKind::kQuestion: {
+      if (lane_ != nullptr) lane_->Charge(payload.size() / kBytesPerTouch);
       if (answers_.size() >= ControlLimits::kQuestions) {
         const std::string why = Text(answers_.size(), " questions are being answered, which is the limit");
         const FrameHead busy{
@@ -249,8 +255,10 @@ Status ControlConnection::Handle(const FrameHead& head, std::vector<std::byte> p
         const Status added = Add(busy, std::as_bytes(std::span(why)));
         return added.ok() ? Status() : Status(Code::kGone, std::string(added.message()));
       }
+      const Executor::InLane in(executor(), lane_);
       answers_.Spawn(AnswerOne(head, std::move(payload)));
       return Status();
+    }
   }
   return Status();  // of a later version
 }
@@ -258,7 +266,10 @@ Status ControlConnection::Handle(const FrameHead& head, std::vector<std::byte> p
 Task<void> ControlConnection::AnswerOne(FrameHead question, std::vector<std::byte> payload) {
   const Instant deadline =
       executor().Now().PlusUs(std::min<std::int64_t>(question.remaining_us, ControlLimits::kQuestionUs));
-  Result<std::vector<std::byte>> made = co_await handler_.Answer(question.type, payload, deadline);
+  co_await Yield();  // its turn
+  if (!ended_status_.ok()) co_return;
+  Result<std::vector<std::byte>> made = Error(Code::kTooLate, "its turn came after its deadline");
+  if (executor().Now() <= deadline) made = co_await handler_.Answer(question.type, payload, deadline);
   FrameHead head{.kind = FrameKind::kAnswer, .id = question.id};
   Status added;
   if (made) {

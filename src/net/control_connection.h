@@ -57,10 +57,13 @@ class ControlHandler {
 class ControlConnection final {
  public:
   // Exchanges hellos. kMismatch: no common version, named with both ranges; kTooLate, kGone. The handler is
-  // borrowed and outlives the connection.
+  // borrowed and outlives the connection. So is the lane, in which questions of the other side are answered,
+  // and which has what it costs to receive them counted; null: none. What is no question waits for no turn
+  // of it: the other side's notices, its answers, and that it is there.
   static Task<Result<std::unique_ptr<ControlConnection>>> Open(Executor& executor,
                                                                std::unique_ptr<Stream> stream, Hello own,
-                                                               ControlHandler& handler, Instant deadline);
+                                                               ControlHandler& handler, Instant deadline,
+                                                               Lane* lane = nullptr);
   // Close was awaited; or the node crashed, and who asked was dropped before.
   ~ControlConnection();
   ControlConnection(const ControlConnection&) = delete;
@@ -91,7 +94,7 @@ class ControlConnection final {
     std::vector<std::byte> payload;
   };
 
-  ControlConnection(std::unique_ptr<Stream> stream, ControlHandler& handler);
+  ControlConnection(std::unique_ptr<Stream> stream, ControlHandler& handler, Lane* lane);
   Task<Status> Greet(const Hello& own, Instant deadline);
   Task<void> ReceiveFrames();
   Task<void> SendFrames();
@@ -105,6 +108,7 @@ class ControlConnection final {
 
   std::unique_ptr<Stream> stream_;
   ControlHandler& handler_;
+  Lane* const lane_;
   Hello other_;
   std::uint16_t version_ = 0;
   Outbox outbox_;

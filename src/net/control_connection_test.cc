@@ -9,6 +9,8 @@
 #include "base/format.h"
 #include "base/limits.h"
 #include "base/random_bytes.h"
+#include "base/step_budget.h"
+#include "base/test_held_lane.h"
 #include "net/fuzz_stream.h"
 #include "net/test_pair.h"
 
@@ -65,7 +67,7 @@ class ControlConnectionTest : public ::testing::Test {
   }
   std::pair<Opened, Opened> OpenBoth(Hello near, Hello far) {
     auto other = ControlConnection::Open(executor(), std::move(pair_.far), std::move(far), there_,
-                                         pair_.After(1'000'000));
+                                         pair_.After(1'000'000), lane_);
     Opened one = pair_.loop->BlockOn(ControlConnection::Open(executor(), std::move(pair_.near),
                                                              std::move(near), here_, pair_.After(1'000'000)));
     return {std::move(one), pair_.loop->BlockOn(std::move(other))};
@@ -130,6 +132,7 @@ class ControlConnectionTest : public ::testing::Test {
   }
 
   TestPair pair_;
+  Lane* lane_ = nullptr;  // of what there_ answers
   Echo here_{pair_.executor()}, there_{pair_.executor()};
   std::unique_ptr<ControlConnection> near_, far_;
 };
@@ -175,6 +178,67 @@ TEST_F(ControlConnectionTest, AnAnswerThatIsLateIsDropped) {
   there_.let_go.Set();
   pair_.loop->BlockOn(Pass(100'000));
   EXPECT_EQ(*AskNow(1, "on"), BytesOf("on"));
+}
+
+TEST_F(ControlConnectionTest, P5AQuestionWaitsForItsTurnInTheLaneAndNothingElseDoes) {
+  HeldLane lane(executor());
+  lane_ = &lane;
+  Open();
+  const std::string text(200'000, 'x');
+  auto asking = near_->Ask(1, BytesOf(text), pair_.After(10'000'000));
+  ASSERT_TRUE(near_->Tell(7, {}).ok());
+  pair_.loop->BlockOn(Pass(2 * ControlLimits::kSilenceUs));
+  EXPECT_EQ(there_.asked, 0);
+  EXPECT_EQ(there_.notices.size(), 1u);
+  EXPECT_GE(lane.charged, text.size() / kBytesPerTouch);
+  auto back = far_->Ask(1, BytesOf("back"), pair_.After(1'000'000));
+  EXPECT_EQ(*pair_.loop->BlockOn(std::move(back)), BytesOf("back"));
+  EXPECT_TRUE(near_->status().ok() && far_->status().ok());
+  lane.LetGo();
+  EXPECT_EQ(*pair_.loop->BlockOn(std::move(asking)), BytesOf(text));
+  EXPECT_EQ(lane.users, 0);
+}
+
+TEST_F(ControlConnectionTest, P5WhatWaitsInTheLaneOfAConnectionThatEndsIsNotDone) {
+  HeldLane lane(executor());
+  lane_ = &lane;
+  Open();
+  std::vector<Task<Result<std::vector<std::byte>>>> asking;
+  for (std::size_t i = 0; i < ControlLimits::kQuestions; ++i)
+    asking.push_back(near_->Ask(1, BytesOf("x"), pair_.After(10'000'000)));
+  pair_.loop->BlockOn(Pass(100'000));
+  EXPECT_GE(lane.users, static_cast<int>(ControlLimits::kQuestions));
+  Task<void> closing = near_->Close();
+  for (auto& one : asking) EXPECT_EQ(pair_.loop->BlockOn(std::move(one)).error().code(), Code::kGone);
+  pair_.loop->BlockOn(std::move(closing));
+  (void)pair_.loop->BlockOn(WaitFor(*far_));
+  lane.LetGo();
+  pair_.loop->BlockOn(far_->Close());
+  EXPECT_EQ(there_.asked, 0);
+  EXPECT_EQ(lane.users, 0);
+}
+
+TEST_F(ControlConnectionTest, P5AConnectionThatIsDroppedLeavesNothingInTheLane) {
+  HeldLane lane(executor());
+  lane_ = &lane;
+  Open();
+  auto asking = near_->Ask(1, BytesOf("x"), pair_.After(10'000'000));
+  pair_.loop->BlockOn(Pass(100'000));
+  EXPECT_GT(lane.users, 0);
+  far_.reset();
+  EXPECT_EQ(lane.users, 0);
+  EXPECT_EQ(pair_.loop->BlockOn(std::move(asking)).error().code(), Code::kGone);
+}
+
+TEST_F(ControlConnectionTest, P5AQuestionWhoseTurnComesTooLateIsNotAnswered) {
+  HeldLane lane(executor());
+  lane_ = &lane;
+  Open();
+  EXPECT_EQ(AskNow(1, "late", 1'000).error().code(), Code::kTooLate);
+  pair_.loop->BlockOn(Pass(100'000));
+  lane.LetGo();
+  EXPECT_EQ(*AskNow(1, "on"), BytesOf("on"));
+  EXPECT_EQ(there_.asked, 1);
 }
 
 TEST_F(ControlConnectionTest, P5EachMessageIsAStepOfItsOwn) {

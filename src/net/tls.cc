@@ -269,13 +269,14 @@ Task<Status> TlsStream::Flush(Instant deadline) {
   return outbox_.Flush(deadline);
 }
 
-Task<Result<bool>> TlsStream::Fill(Instant deadline) {
-  const Piece into(state_->buffer);
+Task<Result<bool>> TlsStream::Fill(Instant deadline, std::size_t most) {
+  const Piece into = Piece(state_->buffer).first(std::min(state_->buffer.size(), most));
   Result<std::size_t> bytes = co_await stream_->Receive({&into, 1}, deadline);
   if (!bytes) co_return Error(bytes.error());
   if (*bytes == 0) co_return false;
   CISTERN_ASSERT(BIO_write(state_->in, state_->buffer.data(), static_cast<int>(*bytes)) ==
                  static_cast<int>(*bytes));
+  received_ += *bytes;
   co_return true;
 }
 
@@ -297,7 +298,11 @@ Task<Status> TlsStream::Shake(Instant deadline) {
                                            : "; give both certificates of one authority"));
     }
     if (!sent.ok()) co_return sent;
-    Result<bool> more = co_await Fill(deadline);
+    if (received_ >= kHandshakeBytes) {
+      co_return Status(Code::kDenied, Text(peer(), ": has sent ", received_,
+                                           " bytes and not ended its handshake, which is the limit"));
+    }
+    Result<bool> more = co_await Fill(deadline, kHandshakeBytes - received_);
     if (!more) co_return more.error();
     if (!*more) co_return Status(Code::kGone, Text(peer(), ": closed the connection in its handshake"));
   }

@@ -64,6 +64,9 @@ class TlsContext final {
 // changed on the way ends the stream with kGone.
 class TlsStream final : public Stream {
  public:
+  // Taken of who has not proved itself yet.
+  static constexpr std::size_t kHandshakeBytes = 16u << 10;
+
   // Proves both ends to each other. kDenied: the other side cannot prove itself, or does not accept this one;
   // kTooLate and kGone as of streams. The context is borrowed until the task ends.
   static Task<Result<std::unique_ptr<TlsStream>>> Handshake(Executor& executor, const TlsContext& context,
@@ -87,13 +90,14 @@ class TlsStream final : public Stream {
   TlsStream(std::unique_ptr<TlsState> state, std::unique_ptr<Stream> stream);
   // Sends what TLS has to say.
   Task<Status> Flush(Instant deadline);
-  // Waits for bytes from the other side and gives them to TLS; false: it closed.
-  Task<Result<bool>> Fill(Instant deadline);
+  // Waits for bytes from the other side, `most` of them, and gives them to TLS; false: it closed.
+  Task<Result<bool>> Fill(Instant deadline, std::size_t most = SIZE_MAX);
   Task<Status> Shake(Instant deadline);
 
   std::unique_ptr<TlsState> state_;
   std::unique_ptr<Stream> stream_;
   Outbox outbox_;
+  std::uint64_t received_ = 0;
   bool closed_ = false;
 };
 

@@ -3,16 +3,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <openssl/evp.h>
-#include <openssl/pem.h>
-#include <openssl/x509v3.h>
 #include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
 
+#include "base/codec.h"
 #include "base/random_bytes.h"
 #include "net/sealed_stream.h"
+#include "net/test_authority.h"
 #include "net/test_pair.h"
 
 namespace cistern::net {
@@ -28,64 +27,6 @@ CellKey Key(std::uint64_t seed) {
 }
 
 TlsContext OfKeys(std::vector<CellKey> keys) { return std::move(*TlsContext::OfCellKeys(keys)); }
-
-// A directory with an authority that signs certificates, as an operator's would.
-class Authority {
- public:
-  explicit Authority(const fs::path& directory) : directory_(directory) {
-    fs::create_directories(directory);
-    key_ = EVP_EC_gen("P-256");
-    certificate_ = Sign("authority", key_);
-    Write("authority.pem", [&](FILE* file) { PEM_write_X509(file, certificate_); });
-  }
-  ~Authority() {
-    X509_free(certificate_);
-    EVP_PKEY_free(key_);
-  }
-  TlsCertificates Issue(const std::string& name) {
-    EVP_PKEY* key = EVP_EC_gen("P-256");
-    X509* certificate = Sign(name, key);
-    Write(name + ".pem", [&](FILE* file) { PEM_write_X509(file, certificate); });
-    Write(name + ".key",
-          [&](FILE* file) { PEM_write_PrivateKey(file, key, nullptr, nullptr, 0, nullptr, nullptr); });
-    X509_free(certificate);
-    EVP_PKEY_free(key);
-    return {directory_ / "authority.pem", directory_ / (name + ".pem"), directory_ / (name + ".key")};
-  }
-
- private:
-  X509* Sign(const std::string& name, EVP_PKEY* key) {
-    X509* made = X509_new();
-    X509_set_version(made, X509_VERSION_3);
-    ASN1_INTEGER_set(X509_get_serialNumber(made), ++serial_);
-    X509_gmtime_adj(X509_getm_notBefore(made), -3600);
-    X509_gmtime_adj(X509_getm_notAfter(made), 3600);
-    X509_set_pubkey(made, key);
-    X509_NAME* subject = X509_get_subject_name(made);
-    X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_ASC,
-                               reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1, 0);
-    X509_set_issuer_name(made, certificate_ != nullptr ? X509_get_subject_name(certificate_) : subject);
-    if (certificate_ == nullptr) {
-      X509_EXTENSION* extension =
-          X509V3_EXT_conf_nid(nullptr, nullptr, NID_basic_constraints, "critical,CA:TRUE");
-      X509_add_ext(made, extension, -1);
-      X509_EXTENSION_free(extension);
-    }
-    X509_sign(made, key_, EVP_sha256());
-    return made;
-  }
-  template <class WriteTo>
-  void Write(const std::string& name, WriteTo&& write_to) {
-    FILE* file = std::fopen((directory_ / name).c_str(), "w");
-    write_to(file);
-    std::fclose(file);
-  }
-
-  fs::path directory_;
-  EVP_PKEY* key_ = nullptr;
-  X509* certificate_ = nullptr;
-  long serial_ = 0;
-};
 
 class TlsTest : public ::testing::Test {
  protected:
@@ -161,7 +102,7 @@ TEST_F(TlsTest, DuringARotationEitherKeyIsAccepted) {
 }
 
 TEST_F(TlsTest, CertificatesOfOneAuthorityDoAndOthersDoNot) {
-  Authority ours(directory_ / "ours"), theirs(directory_ / "theirs");
+  TestAuthority ours(directory_ / "ours"), theirs(directory_ / "theirs");
   const auto of = [](const TlsCertificates& files) { return std::move(*TlsContext::OfCertificates(files)); };
   const TlsContext a = of(ours.Issue("a")), b = of(ours.Issue("b")), stranger = of(theirs.Issue("c"));
   Shake(a, b);
@@ -179,7 +120,7 @@ TEST_F(TlsTest, CertificatesOfOneAuthorityDoAndOthersDoNot) {
 }
 
 TEST_F(TlsTest, AWrongFileIsNamed) {
-  Authority authority(directory_);
+  TestAuthority authority(directory_);
   TlsCertificates files = authority.Issue("a");
   const std::string other = authority.Issue("b").private_key;
   files.private_key = other;
@@ -210,6 +151,35 @@ TEST_F(TlsTest, NoiseInsteadOfAHandshakeIsRefused) {
                                                      std::move(pair_.far), pair_.After(2'000'000)));
   ASSERT_FALSE(server_.has_value());
   EXPECT_EQ(server_.error().code(), Code::kDenied);
+}
+
+// OpenSSL would take 128 KiB of a greeting that says it is so long.
+TEST_F(TlsTest, P5AGreetingWithoutAnEndIsRefusedAtItsLimit) {
+  const TlsContext context = OfKeys({Key(1)});
+  constexpr std::size_t kRecords = 2, kRecord = 12'000, kGreeting = 131'000;
+  std::vector<std::byte> greeting;
+  Encoder out(greeting);
+  const auto big_endian = [&](std::size_t value, int bytes) {
+    while (bytes-- > 0) out.U8(static_cast<std::uint8_t>(value >> (8 * bytes)));
+  };
+  for (std::size_t record = 0; record < kRecords; ++record) {
+    big_endian(0x160301, 3);  // of a handshake
+    big_endian(kRecord, 2);
+    const std::size_t begin = greeting.size();
+    if (record == 0) {
+      big_endian(0x01, 1);  // a client's greeting
+      big_endian(kGreeting, 3);
+      big_endian(0x0303, 2);
+    }
+    greeting.resize(begin + kRecord);
+  }
+  ASSERT_TRUE(
+      pair_.loop->BlockOn(SendAll(pair_.executor(), *pair_.near, greeting, pair_.After(1'000'000))).ok());
+  server_ = pair_.loop->BlockOn(TlsStream::Handshake(pair_.executor(), context, TlsRole::kServer,
+                                                     std::move(pair_.far), pair_.After(2'000'000)));
+  ASSERT_FALSE(server_.has_value());
+  EXPECT_EQ(server_.error().code(), Code::kDenied) << server_.error().message();
+  EXPECT_THAT(std::string(server_.error().message()), HasSubstr("has sent 16384 bytes"));
 }
 
 TEST_F(TlsTest, AKeyIsReadFromAFileOfItsOwnersAlone) {

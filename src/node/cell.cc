@@ -41,12 +41,16 @@ Cell::Cell(const Parts& parts, const NodeOptions& options, std::vector<net::Cell
       store_(parts.store),
       log_(parts.log),
       keys_(std::move(keys)),
+      peers_(parts.lanes.Make(server::kPeersWeight)),
       tcp_(parts.loop),
       names_(parts.loop.executor(), parts.store, options.tenant),
       local_(parts.loop.executor(), parts.store, names_),
       tasks_(parts.loop.executor()) {}
 
-Cell::~Cell() { tasks_.Drop(); }
+Cell::~Cell() {
+  tasks_.Drop();
+  peers_.End();
+}
 
 Result<std::unique_ptr<Cell>> Cell::Start(const Parts& parts, const NodeOptions& options,
                                           std::vector<net::CellKey> keys) {
@@ -55,9 +59,12 @@ Result<std::unique_ptr<Cell>> Cell::Start(const Parts& parts, const NodeOptions&
   if (!etcd) return Error(etcd.error().code(), Text("cell: ", etcd.error().message()));
   cell->etcd_ = std::move(*etcd);
   net::Network* network = &cell->tcp_;
-  if (!cell->keys_.empty()) {
-    auto context = net::TlsContext::OfCellKeys(cell->keys_);
-    if (!context) return Error(context.error());
+  if (!cell->keys_.empty() || !options.cell_certificate.empty()) {
+    auto context = cell->keys_.empty()
+                       ? net::TlsContext::OfCertificates(
+                             {options.cell_authority, options.cell_certificate, options.cell_certificate_key})
+                       : net::TlsContext::OfCellKeys(cell->keys_);
+    if (!context) return Error(context.error().code(), Text("cell: ", context.error().message()));
     cell->context_.emplace(std::move(*context));
     network = &cell->tls_.emplace(cell->tcp_, *cell->context_);
   }
@@ -73,6 +80,7 @@ Result<std::unique_ptr<Cell>> Cell::Start(const Parts& parts, const NodeOptions&
   member.cell_keys = cell->keys_;
   member.etcd_is_ours = options.cell_compacts;
   member.boot = &parts.boot;
+  member.answers = &cell->peers_;
   auto started = mesh::Member::Start(*cell->etcd_, *network, cell->local_, std::move(member));
   if (!started)
     return Error(started.error().code(), Text("cell: listening for other members at ",
@@ -92,7 +100,7 @@ Status Cell::Share(const NodeOptions& options, std::uint64_t seed) {
                                   : mesh::RailThreads::CountFor(std::thread::hardware_concurrency());
   auto rails = mesh::RailThreads::Start(
       {loop_, parts_.clock, store_, parts_.reader, member_->links(), context_ ? &*context_ : nullptr,
-       parts_.rails, RdmaOptions(options), options.cell_bandwidth, threads},
+       parts_.rails, RdmaOptions(options), options.cell_bandwidth, threads, &peers_},
       at);
   if (!rails)
     return Status(rails.error().code(), Text("listening for rails at ", at, ", the port behind ",

@@ -31,6 +31,7 @@
 #include "net/tcp_network.h"
 #include "net/tls_network.h"
 #include "node/options.h"
+#include "server/lanes.h"
 #include "server/parts.h"
 #include "store/block_store.h"
 
@@ -49,6 +50,7 @@ class Cell final {
 
   struct Parts {  // borrowed; outlive the cell
     io::Loop& loop;
+    server::Lanes& lanes;
     store::BlockStore& store;  // has recovered
     const Clock& clock;
     arena::Reader<arena::Words> reader;  // of the store's memory
@@ -91,12 +93,13 @@ class Cell final {
   Task<Result<std::string>> Inquire(const server::ChainQuestion& question);
   // What is on its way from others ends now.
   void EndReads() { rails_->EndReads(); }
-  // No client is left. Giving the membership back has `us`, from when nothing is under way for others any more:
-  // who is read from meanwhile may wait for a device for seconds.
+  // No client is left. Giving the membership back has `us`, from when nothing is under way for others any
+  // more: who is read from meanwhile may wait for a device for seconds.
   Task<void> Leave(std::int64_t us);
 
   const mesh::Member& member() const { return *member_; }
   const mesh::Sharing& sharing() const { return *sharing_; }
+  const mesh::RailThreads& rails() const { return *rails_; }
   mesh::CellParts counted() const {
     return {member_.get(), &local_, sharing_.get(), rails_.get(), &conflicts_};
   }
@@ -124,6 +127,7 @@ class Cell final {
   store::BlockStore& store_;
   Logger& log_;
   const std::vector<net::CellKey> keys_;
+  server::ServedLane& peers_;  // of what other members ask
   std::unique_ptr<etcd::Etcd> etcd_;
   net::TcpNetwork tcp_;
   std::optional<net::TlsContext> context_;

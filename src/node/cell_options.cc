@@ -61,26 +61,43 @@ Status CheckAddress(std::string_view name, const std::string& address, bool for_
 }
 
 Status CheckIsAlone(const NodeOptions& options) {
-  const std::pair<std::string_view, bool> given[] = {{"member", !options.member.empty()},
-                                                     {"cell_address", !options.cell_address.empty()},
-                                                     {"cell_listen", !options.cell_listen.empty()},
-                                                     {"cell_key", !options.cell_keys.empty()},
-                                                     {"zone", !options.zone.empty()},
-                                                     {"cell_compacts", options.cell_compacts},
-                                                     {"cell_bandwidth", options.cell_bandwidth > 0},
-                                                     {"cell_rail_threads", options.cell_rail_threads > 0},
-                                                     {"cell_role", options.cell_role != mesh::Role::kEngine},
-                                                     {"cell_copies", !options.cell_copies.empty()},
-                                                     {"cell_rdma", options.cell_rdma != "off"},
-                                                     {"etcd_authorities", !options.etcd_authorities.empty()},
-                                                     {"etcd_certificate", !options.etcd_certificate.empty()},
-                                                     {"etcd_key", !options.etcd_key.empty()}};
+  const std::pair<std::string_view, bool> given[] = {
+      {"member", !options.member.empty()},
+      {"cell_address", !options.cell_address.empty()},
+      {"cell_listen", !options.cell_listen.empty()},
+      {"cell_key", !options.cell_keys.empty()},
+      {"cell_authority", !options.cell_authority.empty()},
+      {"cell_certificate", !options.cell_certificate.empty()},
+      {"cell_certificate_key", !options.cell_certificate_key.empty()},
+      {"zone", !options.zone.empty()},
+      {"cell_compacts", options.cell_compacts},
+      {"cell_bandwidth", options.cell_bandwidth > 0},
+      {"cell_rail_threads", options.cell_rail_threads > 0},
+      {"cell_role", options.cell_role != mesh::Role::kEngine},
+      {"cell_copies", !options.cell_copies.empty()},
+      {"cell_rdma", options.cell_rdma != "off"},
+      {"etcd_authorities", !options.etcd_authorities.empty()},
+      {"etcd_certificate", !options.etcd_certificate.empty()},
+      {"etcd_key", !options.etcd_key.empty()}};
   for (const auto& [name, is_given] : given) {
     if (is_given)
       return Status(Code::kInvalid, Text(name,
                                          ": is of a cell, and cell names none; give cell the endpoints "
                                          "of its etcd, as http://10.0.0.7:2379"));
   }
+  return Status();
+}
+
+Status CheckCertificates(const NodeOptions& options) {
+  const bool none = options.cell_certificate.empty();
+  if (options.cell_authority.empty() != none || options.cell_certificate_key.empty() != none)
+    return Status(
+        Code::kInvalid,
+        "cell_authority, cell_certificate and cell_certificate_key: some are given without the others");
+  if (!none && !options.cell_keys.empty())
+    return Status(Code::kInvalid,
+                  "cell_key and cell_certificate: members prove themselves by one of them; give the cell's "
+                  "nodes the same");
   return Status();
 }
 
@@ -133,7 +150,8 @@ Status CheckCellOptions(const NodeOptions& options) {
     if (Status status = CheckAddress("cell_listen", options.cell_listen, false); !status.ok()) return status;
   }
   const std::string& listens = options.cell_listen.empty() ? options.cell_address : options.cell_listen;
-  if (options.cell_keys.empty() && !IsLoopback(listens))
+  if (Status status = CheckCertificates(options); !status.ok()) return status;
+  if (options.cell_keys.empty() && options.cell_certificate.empty() && !IsLoopback(listens))
     return Status(Code::kInvalid,
                   Text("cell_key: is not given, and whoever reaches ", listens,
                        " would be a member; make one (openssl rand -hex 32, mode 0600) and give it to every "

@@ -41,6 +41,7 @@
 #include "node/node.h"
 #include "node/node_metrics.h"
 #include "node/stage_watch.h"
+#include "server/lanes.h"
 #include "server/server.h"
 #include "store/block_store.h"
 #include "store/drain.h"
@@ -79,6 +80,7 @@ class Node::Core {
  private:
   // What lives on the core's thread.
   struct Parts {
+    std::unique_ptr<server::Lanes> lanes;
     std::unique_ptr<memory::Slots> slots;
     std::unique_ptr<memory::Movers> movers;
     std::unique_ptr<memory::ThreadMovers> blocked;  // what takes long and moves no bytes of clients

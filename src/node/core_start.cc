@@ -118,6 +118,7 @@ Status Node::Core::AwaitStart() {
 
 Task<Status> Node::Core::SetUp(Executor& executor) {
   Parts& parts = *parts_;
+  parts.lanes = std::make_unique<server::Lanes>(executor);
   parts.tasks = std::make_unique<TaskGroup>(executor);
   parts.slots = std::make_unique<memory::Slots>(words_, ground_.file->arena(), ground_.file->plan());
   memory::ThreadMoversOptions movers;
@@ -237,9 +238,9 @@ Task<Result<std::unique_ptr<tier::Tier>>> Node::Core::OpenTier(tier::JournalView
 Task<Status> Node::Core::JoinCell() {
   watch_->NowDoing(Text("joining its cell at ", Joined(options_.cell, ",")));
   const arena::Reader<arena::Words> reader(words_, ground_.file->arena(), ground_.file->index());
-  auto cell = Cell::Start(
-      {*ground_.loop, *parts_->store, clock_, reader, LoopOptionsOf(options_), *log_, RandomNumber, boot_},
-      options_, ground_.cell_keys);
+  auto cell = Cell::Start({*ground_.loop, *parts_->lanes, *parts_->store, clock_, reader,
+                           LoopOptionsOf(options_), *log_, RandomNumber, boot_},
+                          options_, ground_.cell_keys);
   if (!cell) co_return cell.error();
   parts_->cell = std::move(*cell);
   parts_->cell->SetMemory(std::uint64_t{wanted_headers_} * arena::kHeaderSpanBytes);
@@ -268,6 +269,7 @@ Status Node::Core::OpenDoor() {
   };
   Result<std::unique_ptr<server::Server>> opened = server::Server::Open(
       {*ground_.loop,
+       *parts_->lanes,
        *parts_->store,
        *parts_->movers,
        *log_,

@@ -100,7 +100,8 @@ Task<Result<server::ReportPage>> Node::Core::Report(std::uint64_t what, std::uin
   if (what == wire::kCellList) {
     if (parts_->cell == nullptr)
       co_return Error(Code::kMiss, "cell: this node is in none; start it with --cell (docs/cell.md)");
-    co_return MembersPage(parts_->cell->member(), parts_->cell->sharing(), from, executor().Now());
+    co_return MembersPage(parts_->cell->member(), parts_->cell->sharing(), parts_->cell->rails(), from,
+                          executor().Now());
   }
   // A list that goes on is of one walk.
   store::Survey::Uses uses = from == 0 ? nullptr : parts_->store->last_survey();

@@ -283,6 +283,27 @@ constexpr Setting kSettings[] = {
      },
      [](const NodeOptions& o) { return OrNone(Joined(o.cell_keys, ",")); },
      [](NodeOptions& o) { o.cell_keys.clear(); }},
+    {"cell_authority", "FILE",
+     "instead of a cell_key: the certificate, PEM, of the cell's own authority; who has one of its "
+     "certificates is a member",
+     [](NodeOptions& o, std::string_view, std::string_view t) {
+       o.cell_authority = t;
+       return Status();
+     },
+     [](const NodeOptions& o) { return o.cell_authority; }},
+    {"cell_certificate", "FILE",
+     "this node's certificate for the other members, with what leads to the authority",
+     [](NodeOptions& o, std::string_view, std::string_view t) {
+       o.cell_certificate = t;
+       return Status();
+     },
+     [](const NodeOptions& o) { return o.cell_certificate; }},
+    {"cell_certificate_key", "FILE", "the private key of that",
+     [](NodeOptions& o, std::string_view, std::string_view t) {
+       o.cell_certificate_key = t;
+       return Status();
+     },
+     [](const NodeOptions& o) { return o.cell_certificate_key; }},
     {"zone", "NAME", "where it stands; `cistern cell` shows it; default: none",
      [](NodeOptions& o, std::string_view, std::string_view t) {
        o.zone = t;

@@ -44,6 +44,7 @@ struct NodeOptions : OpenOptions {
   std::string cell_address;            // where the other members reach it, as 10.0.0.7:7420
   std::string cell_listen;             // where it listens for them; empty: at cell_address
   std::vector<std::string> cell_keys;  // files; the first is used, all are accepted
+  std::string cell_authority, cell_certificate, cell_certificate_key;  // files, PEM, instead of keys
   std::string zone;
   bool cell_compacts = false;         // its etcd has no other user
   std::uint64_t cell_bandwidth = 0;   // bytes a second, each way; 0: no bound

@@ -168,6 +168,9 @@ TEST(NodeOptions, ACellIsToldAsAListAndAsOneText) {
 TEST(NodeOptions, WhatIsWrongWithACellIsNamedWithTheWayOut) {
   NodeOptions good = OfACell();
   EXPECT_TRUE(ResolveNodeOptions(good).ok());
+  good.cell_address = "10.0.0.7:7420";
+  good.cell_authority = good.cell_certificate = good.cell_certificate_key = "/none";
+  EXPECT_TRUE(ResolveNodeOptions(good).ok());
   const std::pair<void (*)(NodeOptions&), const char*> wrong[] = {
       {[](NodeOptions& o) { o.member.clear(); }, "member: is not given"},
       {[](NodeOptions& o) { o.member = "a/b"; }, "member id 'a/b'"},
@@ -181,6 +184,13 @@ TEST(NodeOptions, WhatIsWrongWithACellIsNamedWithTheWayOut) {
       {[](NodeOptions& o) { o.cell_listen = "fd00::7:7420"; }, "cell_listen: fd00::7:7420 has no address in"},
       {[](NodeOptions& o) { o.cell_address = "[fd00::7:7420"; }, "has no address in numbers"},
       {[](NodeOptions& o) { o.cell_keys.assign(3, "/none"); }, "cell_key: 3 are given"},
+      {[](NodeOptions& o) { o.cell_certificate = "/none"; }, "some are given without the others"},
+      {[](NodeOptions& o) { o.cell_authority = o.cell_certificate_key = "/none"; }, "some are given without"},
+      {[](NodeOptions& o) {
+         o.cell_authority = o.cell_certificate = o.cell_certificate_key = "/none";
+         o.cell_keys.assign(1, "/none");
+       },
+       "cell_key and cell_certificate"},
       {[](NodeOptions& o) { o.etcd_key = "/none"; }, "etcd_certificate and etcd_key"},
       {[](NodeOptions& o) { o.cell.clear(); }, "member: is of a cell, and cell names none"},
   };

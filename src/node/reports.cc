@@ -7,8 +7,10 @@
 #include <boost/json/serialize.hpp>
 
 #include "base/format.h"
+#include "base/release.h"
 #include "base/utf8.h"
 #include "mesh/member.h"
+#include "mesh/rail_threads.h"
 #include "mesh/sharing.h"
 #include "wire/protocol.h"
 
@@ -97,8 +99,8 @@ Task<Result<server::ReportPage>> NamespacesPage(Executor&, store::Survey::Uses u
   co_return page;
 }
 
-server::ReportPage MembersPage(const mesh::Member& member, const mesh::Sharing& sharing, std::uint64_t from,
-                               Instant now) {
+server::ReportPage MembersPage(const mesh::Member& member, const mesh::Sharing& sharing,
+                               const mesh::RailThreads& rails, std::uint64_t from, Instant now) {
   const mesh::CellState& state = member.state();
   server::ReportPage page{.next = wire::kReportEnds};
   std::uint64_t at = 0;
@@ -108,6 +110,9 @@ server::ReportPage MembersPage(const mesh::Member& member, const mesh::Sharing& 
     const auto heard = state.heard.find(value.process_number);
     const bool comparable = heard != state.heard.end() && heard->second.history == state.history;
     const mesh::Peer* const peer = self ? nullptr : sharing.peers().Find(value.process_number);
+    const std::string release = self              ? std::string(Release())
+                                : peer == nullptr ? std::string()
+                                                  : peer->release;
     const json::object one{
         {"id", id},
         {"address", Utf8(value.address)},
@@ -122,6 +127,10 @@ server::ReportPage MembersPage(const mesh::Member& member, const mesh::Sharing& 
         {"samples", self ? sharing.feed().samples() : sharing.streams().SamplesOf(value.process_number)},
         {"asked", peer == nullptr || !peer->breaker.open()},
         {"answer_us", peer == nullptr ? json::value() : json::value(peer->answer_us)},
+        {"version", release.empty() ? json::value() : json::value(Utf8(release))},
+        {"rails", rails.OpenTo(value.process_number)},
+        {"gb_per_s", peer == nullptr || !peer->IsKnown(now) ? json::value()
+                                                            : json::value(peer->bytes_per_us(now) / 1000)},
         {"bytes_per_us", peer == nullptr ? json::value() : json::value(peer->bytes_per_us(now))},
         {"landing_bytes", peer == nullptr ? 0 : peer->landing_bytes}};
     std::string text = json::serialize(one);

@@ -14,6 +14,7 @@
 
 namespace cistern::mesh {
 class Member;
+class RailThreads;
 class Sharing;
 }  // namespace cistern::mesh
 
@@ -26,8 +27,8 @@ Task<Result<server::ReportPage>> NamespacesPage(Executor&, store::Survey::Uses u
                                                 std::size_t most_bytes);
 
 // Members of the cell in the order of their ids, as many from number `from` on as kPageBytes take.
-server::ReportPage MembersPage(const mesh::Member& member, const mesh::Sharing& sharing, std::uint64_t from,
-                               Instant now);
+server::ReportPage MembersPage(const mesh::Member& member, const mesh::Sharing& sharing,
+                               const mesh::RailThreads& rails, std::uint64_t from, Instant now);
 
 // A member for each setting.
 std::string SettingsText(const NodeOptions& options);

@@ -15,7 +15,7 @@ void ServedLane::Leave() {
   if (--users_ == 0 && ended_) lanes_.lanes_.erase(self_);
 }
 
-void ServedLane::Charge(std::uint64_t work) { lanes_.order_.Charge(*this, work); }
+void ServedLane::Charge(std::uint64_t work) { lanes_.order_.Charge(*this, weight_ * work); }
 
 void ServedLane::End() {
   ended_ = true;
@@ -28,8 +28,8 @@ Lanes::~Lanes() {
   while (unused_.PopFront() != nullptr) continue;
 }
 
-ServedLane& Lanes::Make() {
-  ServedLane& lane = lanes_.emplace_back(*this);
+ServedLane& Lanes::Make(std::uint64_t weight) {
+  ServedLane& lane = lanes_.emplace_back(*this, weight);
   lane.self_ = std::prev(lanes_.end());
   return lane;
 }
@@ -52,7 +52,7 @@ void Lanes::Serve(Turn& turn) {
       const Executor::InLane in(executor_, &lane);
       executor_.RunInStep(*work);
     }
-    order_.Charge(lane, kStepWork + executor_.work() - before);
+    lane.Charge(kStepWork + executor_.work() - before);
   }
   if (lane.ready_.empty()) {
     lane.waits_ = false;

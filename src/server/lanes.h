@@ -2,6 +2,8 @@
 // The order of the sessions' work (promise 5). The tasks of a session's calls are in a lane of its own; of
 // the lanes that have something to run the one that has used least runs its next step (policy::FairOrder). So
 // a step of a call waits for one step of each other session at most, whatever that one asks and however much.
+// What the other members of a cell ask shares one lane, whose work counts kPeersWeight times: beside a
+// session that always has something to run they have a quarter of the work of both, beside several less.
 #pragma once
 
 #include <cstddef>
@@ -16,24 +18,26 @@ namespace cistern::server {
 
 class Lanes;
 
+inline constexpr std::uint64_t kPeersWeight = 3;
+
 // One session's, or what comes in together.
 class ServedLane final : public Lane, private policy::FairOrder::Customer {
  public:
-  explicit ServedLane(Lanes& lanes) : lanes_(lanes) {}
+  ServedLane(Lanes& lanes, std::uint64_t weight) : lanes_(lanes), weight_(weight) {}
   void Post(Work& work) override;
   void Join() override { ++users_; }
   void Leave() override;
+  void Charge(std::uint64_t work) override;
 
   // Whether that many steps are ready and wait for their turn.
   bool HasReady(std::size_t count) const { return ready_.Holds(count); }
-  // Work for the session that was done outside of its steps.
-  void Charge(std::uint64_t work);
   // The session is gone: the lane goes with its last task.
   void End();
 
  private:
   friend class Lanes;
   Lanes& lanes_;
+  const std::uint64_t weight_;
   List<Work> ready_;
   std::size_t users_ = 0;
   bool waits_ = false;  // or is being served
@@ -49,8 +53,8 @@ class Lanes final {
   Lanes(const Lanes&) = delete;
   Lanes& operator=(const Lanes&) = delete;
 
-  // Until it is told to End.
-  ServedLane& Make();
+  // Until it is told to End. Its work counts `weight` times.
+  ServedLane& Make(std::uint64_t weight = 1);
 
  private:
   friend class ServedLane;

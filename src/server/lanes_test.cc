@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/event.h"
@@ -102,6 +103,51 @@ TEST_F(LanesTest, WhatIsInNoLaneRunsBesideThem) {
   EXPECT_NE(order.find('x'), std::string::npos) << order;
   Finish();
   greedy.End();
+}
+
+// What members of a cell ask, beside one session and beside several: counted steps of the same work each.
+TEST_F(LanesTest, P5PeersHaveAQuarterOfTheStepsAtMostWhileASessionHasSomethingToRun) {
+  for (const std::size_t sessions : {1u, 2u, 4u}) {
+    order.clear();
+    ServedLane& peers = lanes.Make(kPeersWeight);
+    std::vector<ServedLane*> local;
+    for (int i = 0; i < 64; ++i) Start(peers, 100, 128, "p");
+    for (std::size_t i = 0; i < sessions; ++i) {
+      local.push_back(&lanes.Make());
+      Start(*local.back(), 1000, 128, "l");
+    }
+    executor.RunReady(100);
+    order.clear();
+    executor.RunReady(800);
+    EXPECT_LE(std::ranges::count(order, 'p'), 201) << sessions;
+    EXPECT_GT(std::ranges::count(order, 'p'), 20) << sessions;
+    peers.End();
+    for (ServedLane* one : local) one->End();
+    Finish();
+  }
+}
+
+TEST_F(LanesTest, P5WorkBesideTheStepsOfALaneCountsAsItsOwn) {
+  ServedLane& peers = lanes.Make(kPeersWeight);
+  ServedLane& local = lanes.Make();
+  Start(peers, 1000, 1, "p");
+  Start(local, 1000, 1, "l");
+  executor.RunReady(10);
+  peers.Charge(1000);
+  order.clear();
+  executor.RunReady(300);
+  EXPECT_LE(std::ranges::count(order, 'p'), 1);
+  peers.End();
+  local.End();
+  Finish();
+}
+
+TEST_F(LanesTest, PeersHaveAllStepsWhereNoSessionHasSomethingToRun) {
+  ServedLane& peers = lanes.Make(kPeersWeight);
+  Start(peers, 50, 128, "p");
+  EXPECT_LE(executor.RunReady(60), 52u);
+  EXPECT_EQ(std::ranges::count(order, 'p'), 50);
+  peers.End();
 }
 
 TEST_F(LanesTest, ALaneThatHasEndedGoesWithItsLastTask) {

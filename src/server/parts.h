@@ -37,6 +37,8 @@ class RemoteBlocks;
 
 namespace cistern::server {
 
+class Lanes;
+
 // How many sessions a node with that much memory lets in: each takes sizeof(wire::SessionMemory), 1.1 MiB, of
 // the node's memory beside its staging, all of them together a sixteenth of what the arena has. Not fewer
 // than 32.
@@ -110,6 +112,7 @@ struct ChainQuestion {
 
 struct ServerParts {  // borrowed; outlive the server
   io::Loop& loop;
+  Lanes& lanes;  // of the loop's work
   store::BlockStore& store;
   memory::Movers& movers;  // make and free what sessions share with it
   Logger& log;

@@ -85,7 +85,7 @@ Sessions::Sessions(const ServerParts& parts, const ServerOptions& options, Serve
       calls_(parts.loop.executor(), parts, engines_),
       background_(parts.movers),
       staging_(background_, options.staging_budget_bytes),
-      lanes_(parts.loop.executor()),
+      lanes_(parts.lanes),
       door_(lanes_.Make()),
       touches_(parts.loop.executor(), parts.store, counters),
       tasks_(parts.loop.executor()) {

@@ -129,7 +129,7 @@ class Sessions final : private io::Poller {
   Calls calls_;
   memory::SerialMovers background_;
   memory::StagingPool staging_;
-  Lanes lanes_;
+  Lanes& lanes_;
   ServedLane& door_;  // of those who come in
   Closer closer_;
   Touches touches_;

@@ -32,6 +32,7 @@
 #include "io/loop.h"
 #include "memory/movers.h"
 #include "memory/slots.h"
+#include "server/lanes.h"
 #include "server/server.h"
 #include "store/block_store.h"
 #include "store/remote_blocks.h"
@@ -80,6 +81,7 @@ class TestServer {
     index_fd_ = MakeShared("index", geometry.index_bytes(), index_map_);
     arena.emplace(arena_map_.data(), geometry);
     loop = std::move(*io::MakeLoop(clock, {.kind = io::LoopKind::kEpoll, .poll_us = 0}));
+    lanes.emplace(loop->executor());
     movers.emplace(words, loop->executor());
     slots.emplace(words, *arena);
     journal.emplace(*loop, directory_.path(), 1);
@@ -100,6 +102,7 @@ class TestServer {
 
   Result<std::unique_ptr<Server>> Open() {
     return Server::Open({*loop,
+                         *lanes,
                          *store,
                          *movers,
                          *log,
@@ -173,6 +176,7 @@ class TestServer {
   std::unique_ptr<Logger> log = MakeLog();
   SlowCalls slow_calls{clock, *log};
   std::unique_ptr<io::Loop> loop;
+  std::optional<Lanes> lanes;
   std::optional<CoreMovers> movers;
   std::optional<memory::Slots> slots;
   std::optional<catalog::Journal> journal;

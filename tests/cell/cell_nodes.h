@@ -57,8 +57,9 @@ class CellNodes : public testing::Test {
     CellNode& node = nodes_.emplace_back();
     std::string why;
     for (int attempt = 0; attempt < 5 && !node.daemon; ++attempt) {
-      std::vector<std::string> flags = {"--member",    id,     "--cell-key", directory_.path() + "/key",
-                                        "--log-level", "error"};
+      std::vector<std::string> flags = {"--member", id, "--log-level", "error"};
+      if (std::ranges::find(besides, "--cell-certificate") == besides.end())
+        flags.insert(flags.end(), {"--cell-key", directory_.path() + "/key"});
       flags.insert(flags.end(), besides.begin(), besides.end());
       const auto unless_said = [&](const std::string& flag, const std::string& value) {
         if (std::ranges::find(besides, flag) == besides.end()) flags.insert(flags.end(), {flag, value});

@@ -4,9 +4,13 @@
 
 #include <gmock/gmock.h>
 
+#include "base/release.h"
+#include "net/test_authority.h"
+
 namespace cistern {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 TEST_F(CellNodes, DropByAClientOfOneReachesAllAndStaysOverTheKillOfOneThatWasAway) {
@@ -67,6 +71,9 @@ TEST_F(CellNodes, WhatOneHasAnotherMatchesReadsExactlyAndThenHas) {
   EXPECT_EQ(match.blocks, 40u);
   EXPECT_EQ(StatusNumber(*nodes_[1].store, "peer_read_blocks"), 40u);
   EXPECT_EQ(StatusNumber(*nodes_[1].store, "peer_read_bytes"), 40u * kBytes);
+  const std::string listed = nodes_[1].store->CellJson().value_or("");
+  EXPECT_THAT(listed, ContainsRegex("\"rails\":[1-9]"));
+  EXPECT_THAT(listed, ContainsRegex("\"gb_per_s\":[0-9]"));
   Until([&] { return StatusNumber(*nodes_[0].store, "served_blocks") >= 40u; });
   // A chain of which it has the first half itself.
   PutChain(nodes_[0], 101, 140);
@@ -580,6 +587,27 @@ TEST_F(CellNodes, ANodeWithAnotherKeyOrACarelessOneIsRefusedByName) {
   EXPECT_THAT(std::string(started.error().message()), HasSubstr("a key has 64"));
 }
 
+TEST_F(CellNodes, MembersProveThemselvesByCertificatesOfOneAuthority) {
+  net::TestAuthority ours(directory_.path() + "/ours"), others(directory_.path() + "/others");
+  const auto flags = [](const net::TlsCertificates& files) {
+    return std::vector<std::string>{"--cell-authority", files.authority,          "--cell-certificate",
+                                    files.certificate,  "--cell-certificate-key", files.private_key};
+  };
+  Start("a", flags(ours.Issue("a")));
+  Start("b", flags(ours.Issue("b")));
+  ComeTogether();
+  PutChain(nodes_[0], 1, 8);
+  Until([&] { return AtPeer(nodes_[1], 1, 8); });
+  EXPECT_EQ(Reading(nodes_[1], 1, 8).End(), AllOk(8));
+  Start("c", flags(others.Issue("c")));
+  std::string listed;
+  Until([&] {
+    listed = nodes_[0].store->CellJson().value_or("");
+    return listed.find("give both certificates of one authority") != std::string::npos;
+  });
+  EXPECT_TRUE(Match(nodes_[2], 1, 8).runs.empty());
+}
+
 TEST_F(CellNodes, MembersAreListedWithWhatTheyHaveApplied) {
   StartThree();
   ASSERT_TRUE(Drop(nodes_[0], 1).has_value());
@@ -590,6 +618,14 @@ TEST_F(CellNodes, MembersAreListedWithWhatTheyHaveApplied) {
   });
   for (const char* part : {"\"id\":\"a\"", "\"id\":\"b\"", "\"id\":\"c\"", "\"self\":true", "\"applied\":"})
     EXPECT_THAT(listed, HasSubstr(part));
+  // Each says of which release it is, once it has said what room it has; nothing was read from any.
+  Until([&] {
+    listed = nodes_[0].store->CellJson().value_or("\"version\":null");
+    return listed.find("\"version\":null") == std::string::npos;
+  });
+  EXPECT_THAT(listed, HasSubstr(Text("\"version\":\"", Release(), "\"")));
+  EXPECT_THAT(listed, HasSubstr("\"gb_per_s\":null"));
+  EXPECT_THAT(listed, HasSubstr("\"rails\":0"));
   RealNode alone(64u << 20);
   Store store = alone.Connect();
   const Result<std::string> none = store.CellJson();

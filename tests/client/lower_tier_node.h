@@ -24,6 +24,7 @@
 #include "memory/arena_file.h"
 #include "memory/movers.h"
 #include "memory/slots.h"
+#include "server/lanes.h"
 #include "server/server.h"
 #include "store/block_store.h"
 #include "store/remote_blocks.h"
@@ -130,6 +131,7 @@ class LowerTierNode {
 
  private:
   struct Parts {
+    std::unique_ptr<server::Lanes> lanes;
     std::unique_ptr<memory::Slots> slots;
     std::unique_ptr<HeldMovers> movers;
     std::unique_ptr<catalog::Journal> journal;
@@ -145,6 +147,7 @@ class LowerTierNode {
 
   Task<Status> SetUp(Executor& executor, std::uint64_t resident, Promotion promote) {
     Parts& parts = parts_.emplace();
+    parts.lanes = std::make_unique<server::Lanes>(executor);
     parts.tasks = std::make_unique<TaskGroup>(executor);
     parts.slots = std::make_unique<memory::Slots>(words_, file_->arena());
     parts.movers = std::make_unique<HeldMovers>(words_, executor);
@@ -169,7 +172,7 @@ class LowerTierNode {
     server.socket = socket();
     server.staging_budget_bytes = 16u << 20;
     Result<std::unique_ptr<server::Server>> opened =
-        server::Server::Open({*loop_, *parts.store, *parts.movers, *log_, file_->arena_fd(),
+        server::Server::Open({*loop_, *parts.lanes, *parts.store, *parts.movers, *log_, file_->arena_fd(),
                               file_->index_fd(), file_->boot_count(),
                               [this](std::span<std::byte> bytes) {
                                 for (std::byte& byte : bytes) byte = static_cast<std::byte>(++random_);
