@@ -377,6 +377,15 @@ class WhatANodeDoes(CliTest):
         replay = json.loads(run("cistern", "replay", trace, "--blocks", 60, "--block-bytes", "4KiB", "--json").stdout)
         self.assertEqual((replay["policy"], replay["hits"]), (sim["policy"], sim["hits"]))
 
+    def test_replay_of_large_blocks_in_what_they_take_agrees_with_sim(self) -> None:
+        trace = "generated:sessions=3,turns=3,system=1,user_tokens=1000,seed=1"
+        for blocks, block_bytes in ((1, "2MiB"), (30, "4MiB"), (3, "16MiB"), (3, "64MiB")):
+            words = (trace, "--blocks", blocks, "--json")
+            replay = run("cistern", "replay", *words, "--block-bytes", block_bytes)
+            self.assert_says(replay, 0)
+            found, sim = json.loads(replay.stdout), json.loads(run("cistern", "sim", *words).stdout)
+            self.assertEqual((found["hits"], found["wrong_bytes"]), (sim["hits"], 0), f"{blocks} of {block_bytes}")
+
     def sim_flash(self, *words: object) -> dict[str, object]:
         trace = "generated:sessions=60,turns=5,think=30s,span=20min,user_tokens=3000"
         report: dict[str, object] = json.loads(run("cistern", "sim", trace, "--flash", *words, "--json").stdout)
@@ -562,6 +571,17 @@ class BadInput(CliTest):
         for room in (("--memory", "64MiB"), ("--blocks", 10)):
             said = run("cistern", "replay", "generated:sessions=2", *room, "--block-bytes", "0B")
             self.assert_says(said, 2, "--block-bytes: 0B", "the least is 1B")
+
+    def test_replay_of_what_is_too_large_or_of_no_use_names_the_flag(self) -> None:
+        def replay(*words: object) -> subprocess.CompletedProcess[bytes]:
+            return run("cistern", "replay", "generated:sessions=2", *words)
+
+        said = replay("--blocks", 1 << 30, "--block-bytes", "64MiB")
+        self.assert_says(said, 2, "--blocks: 1073741824 of 64MiB take", "this host has", "give fewer")
+        self.assert_says(replay("--blocks", 1, "--block-bytes", "65MiB"), 2, "--block-bytes: 65MiB", "limit of 64MiB")
+        for flag, value in (("admit", "all"), ("write", "back"), ("promote", "all"), ("read-ahead", "1MiB")):
+            said = replay("--memory", "64MiB", f"--flash-{flag}", value)
+            self.assert_says(said, 2, f"--flash-{flag} says what flash is like: give --flash with it")
 
     def test_sim_with_flash(self) -> None:
         def sim(*words: object) -> subprocess.CompletedProcess[bytes]:
