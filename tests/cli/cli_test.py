@@ -80,6 +80,21 @@ class WhatANodeDoes(CliTest):
             self.assertEqual(demo.wait(TIMEOUT_S), 1)
             self.assertEqual(list(self.directory.iterdir()), [])
 
+    def test_a_demo_says_before_it_starts_what_does_not_fit(self) -> None:
+        def demo(*words: object) -> subprocess.CompletedProcess[bytes]:
+            return run("cistern-demo", "--flash-dir", self.directory, *words)
+
+        self.assert_says(demo("--memory", "1B"), 2, "--memory: 0B", "need 64MiB", "give more")
+        self.assert_says(demo("--memory", "128MiB", "--block-bytes", "4MiB"), 2, "need 512MiB")
+        self.assert_says(demo("--block-bytes", "0B"), 2, "--block-bytes: 0B")
+        self.assert_says(demo("--block-bytes", "65MiB"), 2, "--block-bytes: 65MiB", "64MiB")
+
+    def test_a_demo_of_many_clients_and_little_memory_ends_well(self) -> None:
+        for words in (("--clients", 16, "--memory", "256MiB"), ("--memory", "64MiB")):
+            demo = run("cistern-demo", "--sessions", 60, "--turns", 3, *words, "--flash", "0B")
+            self.assert_says(demo, 0)
+            self.assertIn(b"wrong bytes            0", demo.stdout)
+
     def test_a_put_reads_no_more_than_a_block_may_have(self) -> None:
         node = self.node()
         put = node.cistern("put", "--namespace", "demo", KEYS[0], "/dev/zero")
