@@ -459,6 +459,10 @@ class BadInput(CliTest):
     def daemon(self, *flags: object) -> subprocess.CompletedProcess[bytes]:
         return run("cisternd", *flags)
 
+    def test_help_of_one_command_says_where_it_is(self) -> None:
+        self.assert_says(run("cistern", "help", "status"), 2, "put --help behind the one")
+        self.assert_says(run("cistern", "help"), 0)
+
     def test_unknown_command_option_and_key_name_the_nearest(self) -> None:
         self.assert_says(run("cistern", "mtach"), 2, "mtach", "match")
         self.assert_says(self.daemon("--memroy", "1GiB"), 2, "--memroy", "--memory")
