@@ -37,6 +37,8 @@ void PrintCommands() {
 
 int Run(int argc, const char* const* argv) {
   std::string_view name = argc > 1 ? argv[1] : "";
+  if (name == "help" && argc > 2)
+    return Complain("cistern", Status(Code::kInvalid, "help is of all commands; put --help behind the one"));
   if (name == "--help" || name == "-h" || name == "help") {
     PrintHelp(stdout);
     return kExitOk;

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <boost/json/object.hpp>
 #include <boost/json/parse.hpp>
@@ -19,6 +20,7 @@
 #include "base/clock.h"
 #include "base/format.h"
 #include "base/interrupt.h"
+#include "base/limits.h"
 #include "base/units.h"
 #include "child.h"
 #include "command_line.h"
@@ -33,12 +35,15 @@ namespace {
 
 constexpr std::size_t kMaxClients = 16;
 constexpr std::int64_t kLineUs = 200'000;
+constexpr std::uint64_t kStagedShare = 32;  // of memory, a quarter of what a node has for staging
+constexpr std::uint64_t kLeastMemoryBytes = 64u << 20;
 
 // What the processes of the demo share: each client's report, and whether it is done.
 struct Board {
   workload::ReplayReport reports[kMaxClients];
   std::atomic<std::uint32_t> done[kMaxClients];  // 1: well, 2: failed
   std::atomic<std::uint32_t> reconnects;
+  std::atomic<bool> probing;  // between the kill and what is there after it: clients would push it out
 };
 
 struct Totals {
@@ -56,6 +61,12 @@ struct DemoOptions {
   std::uint64_t flash_bytes = 1536ull << 20;
   std::string flash_dir;  // empty: the first of kFlashDirectories that will do
   std::string daemon;
+
+  // Blocks of a call. What all clients stage together is a small share of memory.
+  std::uint32_t batch_blocks() const {
+    return static_cast<std::uint32_t>(
+        std::clamp<std::uint64_t>(memory_bytes / kStagedShare / clients / block_bytes, 1, 4));
+  }
 };
 
 Totals Sum(const Board& board, std::uint64_t clients) {
@@ -89,12 +100,13 @@ Status RunClient(const DemoOptions& options, const Daemon& daemon, Board& board,
   if (!source) return source.error();
   workload::ReplayOptions replay_options;
   replay_options.block_bytes = options.block_bytes;
-  replay_options.batch_blocks = 4;
+  replay_options.batch_blocks = options.batch_blocks();
   workload::Request request;
   bool pending = false;
   std::uint64_t index = 0;
   while (true) {
-    Result<Store> store = daemon.Connect();
+    // All of it at once, as nobody gives any back.
+    Result<Store> store = daemon.Connect({}, replay_options.batch_blocks * options.block_bytes);
     if (!store) return store.error();
     Result<Namespace> ns = store->Attach(workload::ReplayNamespace(options.block_bytes));
     if (!ns && ns.error().code() == Code::kGone) continue;
@@ -113,6 +125,7 @@ Status RunClient(const DemoOptions& options, const Daemon& daemon, Board& board,
       pending = !status.ok();
     }
     if (status.code() != Code::kGone) return status;
+    while (board.probing.load()) usleep(1000);
     board.reconnects.fetch_add(1);
   }
 }
@@ -258,11 +271,13 @@ class Demo {
     std::fflush(stdout);
     // Just before, so that it is not the coldest of a full memory.
     if (Status status = probe_.Put(daemon); !status.ok()) return status;
+    board_->probing = true;
     daemon.Kill();
     Instant start = clock_.Now();
     if (Status status = daemon.Exec(); !status.ok()) return status;
     if (Status status = probe_.Check(daemon); !status.ok()) return status;
     warm_us_ = clock_.Now().UsSince(start);
+    board_->probing = false;
     return Status();
   }
 
@@ -305,12 +320,12 @@ class Demo {
     std::printf("  served by flash        %llu blocks (%.1f %% of the hits), which memory had no room for\n",
                 n(t.hits_flash),
                 t.hits ? 100.0 * static_cast<double>(t.hits_flash) / static_cast<double>(t.hits) : 0.0);
-    std::printf("  reading                %s at %.1f GB/s a client; 4 blocks: p50 %.0f us, p99 %.0f us\n",
-                RoughSizeText(t.bytes_read).c_str(), rate(t.bytes_read, t.read_ns), us(reads, 0.5),
-                us(reads, 0.99));
-    std::printf("  writing                %s at %.1f GB/s a client; 4 blocks: p50 %.0f us, p99 %.0f us\n",
-                RoughSizeText(t.bytes_written).c_str(), rate(t.bytes_written, t.write_ns), us(writes, 0.5),
-                us(writes, 0.99));
+    std::printf("  reading                %s at %.1f GB/s a client; %u a call: p50 %.0f us, p99 %.0f us\n",
+                RoughSizeText(t.bytes_read).c_str(), rate(t.bytes_read, t.read_ns), options_.batch_blocks(),
+                us(reads, 0.5), us(reads, 0.99));
+    std::printf("  writing                %s at %.1f GB/s a client; %u a call: p50 %.0f us, p99 %.0f us\n",
+                RoughSizeText(t.bytes_written).c_str(), rate(t.bytes_written, t.write_ns),
+                options_.batch_blocks(), us(writes, 0.5), us(writes, 0.99));
     std::printf("  match of a prompt      p50 %.1f us, p99 %.1f us\n", us(matches, 0.5), us(matches, 0.99));
     std::printf("  after the SIGKILL      warm again %.0f ms after its start; %u clients connected again\n",
                 static_cast<double>(warm_us_) / 1e3, board_->reconnects.load());
@@ -357,6 +372,21 @@ class Demo {
   mutable bool wrong_ = false;
 };
 
+Status Check(const DemoOptions& options) {
+  if (options.block_bytes == 0 || options.block_bytes > kMaxBodyBytes) {
+    return Status(Code::kInvalid, Text("--block-bytes: ", SizeText(options.block_bytes),
+                                       " is not allowed; use 1B to ", SizeText(kMaxBodyBytes)));
+  }
+  const std::uint64_t least =
+      std::max(kLeastMemoryBytes, kStagedShare * options.clients * options.block_bytes);
+  if (options.memory_bytes < least) {
+    return Status(Code::kInvalid, Text("--memory: ", SizeText(options.memory_bytes), " and ", options.clients,
+                                       " clients with blocks of ", SizeText(options.block_bytes), " need ",
+                                       SizeText(least), "; give more, or fewer clients or smaller blocks"));
+  }
+  return Status();
+}
+
 int Run(int argc, const char* const* argv) {
   DemoOptions options;
   CommandLine line(
@@ -387,12 +417,14 @@ int Run(int argc, const char* const* argv) {
     options.memory_bytes = std::min<std::uint64_t>(host->limit_bytes / 8, 512ull << 20);
   }
   options.memory_bytes &= ~std::uint64_t{(1u << 20) - 1};
+  if (cell > 0) options.clients = std::max(options.clients, cell);
+  if (Status status = Check(options); !status.ok()) return Complain("cistern-demo", status);
   options.daemon = DaemonBeside();
   Result<Interrupt> interrupt = Interrupt::Open();
   if (!interrupt) return Complain("cistern-demo", interrupt.error());
   if (cell > 0) {
     const CellDemoOptions of_cell{.nodes = cell,
-                                  .clients = std::max(options.clients, cell),
+                                  .clients = options.clients,
                                   .workload = Workload(options),
                                   .block_bytes = options.block_bytes,
                                   .memory_bytes = options.memory_bytes,

@@ -119,6 +119,11 @@ Status Resolve(PlanFlags& f, const planner::Tables& tables) {
   f.input.model = std::move(*model);
   if (f.parameters) f.input.model.parameters = f.input.model.active_parameters = f.parameters;
   if (f.active_parameters) f.input.model.active_parameters = f.active_parameters;
+  if (const planner::Model& of = f.input.model;
+      of.parameters && of.active_parameters && *of.active_parameters > *of.parameters) {
+    return Status(Code::kInvalid, Text("--active-parameters is ", *of.active_parameters, ", above the ",
+                                       *of.parameters, " that ", of.name, " has: give at most as many"));
+  }
   if (f.weight_bits) f.input.model.weight_bits = *f.weight_bits;
   f.input.hit_rate = f.wanted;
   f.input.think_s = static_cast<double>(f.think_us) * kMicroseconds;

@@ -15,8 +15,10 @@
 #include "base/fd.h"
 #include "base/format.h"
 #include "base/interrupt.h"
+#include "base/limits.h"
 #include "base/units.h"
 #include "commands.h"
+#include "memory/host_memory.h"
 #include "node/options.h"
 #include "prompt.h"
 #include "scratch_directory.h"
@@ -24,10 +26,11 @@
 namespace cistern {
 namespace {
 
-// Records take their body and one alignment unit; chunks lose at most an eighth and the last one its rest.
+// Records take their body and one alignment unit; chunks lose at most an eighth and the last one its rest,
+// which is less than 16 records. A block takes at most 1/32 of memory.
 std::uint64_t ArenaBytesFor(std::uint64_t blocks, std::uint64_t block_bytes) {
   std::uint64_t record = block_bytes + 4096;
-  return blocks * (record + record / 4) + (256u << 20);
+  return blocks * (record + record / 4) + std::max<std::uint64_t>(256u << 20, 32 * record);
 }
 
 struct ReplayFlags {
@@ -35,6 +38,7 @@ struct ReplayFlags {
   std::uint64_t blocks = 0;
   OpenOptions open;
   workload::ReplayOptions replay;
+  std::string of_flash;  // a flag that is given and says what flash is like; empty: none
   bool json = false;
 };
 
@@ -153,6 +157,7 @@ void AddFlags(CommandLine& line, ReplayFlags& flags) {
       static_cast<OpenOptions&>(options) = flags.open;
       Status status = setting->set(options, flag, text);
       flags.open = options;
+      if (flag.starts_with("--flash-")) flags.of_flash = flag;
       return status;
     };
     if (setting->clear != nullptr) {
@@ -177,7 +182,25 @@ Status Check(const ReplayFlags& flags) {
   }
   if (flags.replay.block_bytes == 0)
     return Status(Code::kInvalid, "--block-bytes: 0B leaves nothing to compare; the least is 1B");
+  if (flags.replay.block_bytes > kMaxBodyBytes) {
+    return Status(Code::kInvalid, Text("--block-bytes: ", SizeText(flags.replay.block_bytes),
+                                       " is over the limit of ", SizeText(kMaxBodyBytes)));
+  }
+  if (!flags.of_flash.empty() && flags.open.flash.empty())
+    return Status(Code::kInvalid, Text(flags.of_flash, " says what flash is like: give --flash with it"));
   return Status();
+}
+
+// What --blocks take, where --memory does not say.
+Result<std::uint64_t> MemoryBytes(const ReplayFlags& flags) {
+  if (flags.open.memory_bytes != 0) return flags.open.memory_bytes;
+  const Result<memory::HostMemory> host = memory::ReadHostMemory();
+  if (!host) return Error(host.error());
+  const std::uint64_t bytes = ArenaBytesFor(flags.blocks, flags.replay.block_bytes);
+  if (bytes <= host->limit_bytes) return bytes;
+  return Error(Code::kInvalid, Text("--blocks: ", flags.blocks, " of ", SizeText(flags.replay.block_bytes),
+                                    " take ", RoughSizeText(bytes), " of memory and this host has ",
+                                    RoughSizeText(host->limit_bytes), ": give fewer, or smaller ones"));
 }
 
 // A node of the replay's own: its memory and what it makes on flash go with it.
@@ -191,15 +214,15 @@ class ReplayNode {
     open.memory_dir = memory->path();
     node.scratch_.push_back(std::move(*memory));
     open.max_blocks = flags.blocks;
-    if (open.memory_bytes == 0) open.memory_bytes = ArenaBytesFor(flags.blocks, flags.replay.block_bytes);
     // What is looked at cannot go meanwhile, and hits are to be the simulator's.
     if (open.flash.empty()) open.scrub_bytes_per_s = 0;
+    std::vector<std::pair<std::string, std::string>> made;  // directories, each in the one that was given
     for (FlashVolume& volume : open.flash) {
       std::error_code ignored;  // the node's start says what is wrong with it
       if (!std::filesystem::is_directory(volume.path, ignored)) continue;
       Result<ScratchDirectory> flash = ScratchDirectory::Make(volume.path, "replay");
       if (!flash) return Of("--flash", flash.error());
-      volume.path = flash->path();
+      made.emplace_back(flash->path(), std::exchange(volume.path, flash->path()));
       node.scratch_.push_back(std::move(*flash));
     }
     // Only what is block devices needs one; with the memory it is gone at the end, and so is what they hold.
@@ -207,7 +230,7 @@ class ReplayNode {
     if (flags.replay.time_ms != nullptr)
       open.eviction_time_ms = [time = flags.replay.time_ms] { return time->load(std::memory_order_acquire); };
     Result<Store> store = Store::Open(open);
-    if (!store) return Error(store.error());
+    if (!store) return WithGiven(store.error(), made);
     node.store_.emplace(std::move(*store));
     return node;
   }
@@ -216,6 +239,17 @@ class ReplayNode {
  private:
   static std::unexpected<Status> Of(std::string_view flag, const Status& wrong) {
     return Error(wrong.code(), Text(flag, " ", wrong.message()));
+  }
+
+  // What is made is gone when the message is read: it names what was given.
+  static std::unexpected<Status> WithGiven(const Status& wrong,
+                                           const std::vector<std::pair<std::string, std::string>>& made) {
+    std::string message(wrong.message());
+    for (const auto& [path, given] : made) {
+      for (std::size_t at = 0; (at = message.find(path, at)) != message.npos; at += given.size())
+        message.replace(at, path.size(), given);
+    }
+    return Error(wrong.code(), message);
   }
 
   std::vector<ScratchDirectory> scratch_;
@@ -245,10 +279,12 @@ int RunReplay(int argc, const char* const* argv) {
   AddFlags(line, flags);
   if (auto exit = line.Parse(argc, argv)) return *exit;
   if (Status status = Check(flags); !status.ok()) return Complain("cistern replay", status);
-  if (flags.open.memory_bytes != 0) {  // staging is a small share of it
-    flags.replay.batch_blocks = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
-        flags.open.memory_bytes / 64 / flags.replay.block_bytes, 1, flags.replay.batch_blocks));
-  }
+  const Result<std::uint64_t> memory_bytes = MemoryBytes(flags);
+  if (!memory_bytes) return Complain("cistern replay", memory_bytes.error());
+  flags.open.memory_bytes = *memory_bytes;
+  // Staging is a small share of it.
+  flags.replay.batch_blocks = static_cast<std::uint32_t>(
+      std::clamp<std::uint64_t>(*memory_bytes / 64 / flags.replay.block_bytes, 1, flags.replay.batch_blocks));
   Result<std::unique_ptr<workload::RequestSource>> requests = workload::OpenRequests(flags.trace);
   if (!requests) return Complain("cistern replay", requests.error());
   Result<Interrupt> interrupt = Interrupt::Open();  // so that nothing is left on flash

@@ -100,6 +100,9 @@ int RunTop(int argc, const char* const* argv) {
   if (interval_us == 0)
     return Complain(kName, Status(Code::kInvalid, "--interval: 0 leaves no time between two looks"));
   // One object: the rates between two looks.
+  if (prompt.json && count != 0)
+    return Complain(kName,
+                    Status(Code::kInvalid, "--count: --json is one object, of two looks; leave one out"));
   if (prompt.json) count = 2;
   const Terminal terminal = Ask();
   Watch watch(prompt);

@@ -97,12 +97,13 @@ Status Daemon::Exec() {
   return Status(Code::kIoError, Text(command_[0], " cannot be started: ", ErrnoText(errno)));
 }
 
-Result<Store> Daemon::Connect(const OwnerToken& owner) const {
+Result<Store> Daemon::Connect(const OwnerToken& owner, std::uint64_t staging_bytes) const {
   SystemClock clock;
   const Instant until = clock.Now().PlusUs(kStartUs);
   ConnectOptions options;
   options.socket = socket_;
   options.owner = owner;
+  options.staging_bytes = staging_bytes;
   while (true) {
     Result<Store> store = Store::Connect(options);
     if (store || clock.Now() > until) return store;

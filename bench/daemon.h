@@ -34,8 +34,8 @@ class Daemon {
   Status Exec();
   // The next Exec is of another cisternd.
   void Become(const std::string& program) { command_[program_at_] = program; }
-  // Tries until it lets us in.
-  Result<Store> Connect(const OwnerToken& owner = {}) const;
+  // Tries until it lets us in. `staging_bytes` as ConnectOptions has them.
+  Result<Store> Connect(const OwnerToken& owner = {}, std::uint64_t staging_bytes = 0) const;
   const std::string& socket() const { return socket_; }
   pid_t pid() const { return pid_; }
 

@@ -138,10 +138,15 @@ Status Sessions::CheckShare(const OwnerToken& owner, std::uint64_t bytes) const 
   // What an owner starts with it has whole, as long as there is any.
   if (has < options_.session_staging_bytes && bytes <= options_.session_staging_bytes - has) return Status();
   if (policy::MayTake(budget, staging_.used_bytes(), has, bytes)) return Status();
-  return Status(Code::kBusy,
-                Text("staging: ", bytes, " bytes asked for, ", budget - staging_.used_bytes(), " of ", budget,
-                     " are left, and an owner (this one has ", has, ") may have ", policy::kShare,
-                     " times what is left; end idle sessions or give the node more memory"));
+  const std::uint64_t left = budget - staging_.used_bytes();
+  // What is left then counts, four times of which hold this and what it has.
+  const std::uint64_t share = policy::kShare * left;
+  std::uint64_t most = share > has ? (share - has) / (policy::kShare + 1) : 0;
+  if (has < options_.session_staging_bytes)
+    most = std::max(most, std::min(left, options_.session_staging_bytes - has));
+  return Status(Code::kBusy, Text("staging: ", bytes, " bytes asked for, ", left, " of ", budget,
+                                  " are left, and this owner, which has ", has, ", may take ", most,
+                                  " of them now; end idle sessions or give the node more memory"));
 }
 
 void Sessions::TakeFromShare(const OwnerToken& owner, std::uint64_t bytes) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Staging that a session asks for and gives back, and what of it stays until a mover let go (R6).
 #include <filesystem>
+#include <string_view>
 
 #include "server/test_server.h"
 
@@ -71,6 +72,25 @@ TEST(StagingAreas, P5AnOwnerLeavesSomethingForOthers) {
   greedy.staging_bytes = 1u << 20;
   EXPECT_EQ(Greet(server, greedy), Code::kBusy);
   EXPECT_EQ(RawClient::In(server).code(), Code::kOk);
+}
+
+TEST(StagingAreas, P5WhatARefusalNamesIsGranted) {
+  TestServer server({.staging_budget_bytes = 10u << 20});
+  RawClient client = RawClient::In(server);
+  const auto ask = [&](std::uint64_t bytes) {
+    client.Send(wire::MoreStaging{.bytes = bytes});
+    server.Settle();
+    wire::StagingGrant grant;
+    client.Receive(grant);
+    return grant;
+  };
+  // Of 10 MiB 9 are left and 1 is its own: with 7 more it has four times the 2 that are left then.
+  const wire::StagingGrant refused = ask(9u << 20);
+  EXPECT_EQ(static_cast<Code>(refused.code), Code::kBusy);
+  EXPECT_NE(std::string_view(refused.message.data()).find("may take 7340032 of them"), std::string_view::npos)
+      << refused.message.data();
+  EXPECT_EQ(static_cast<Code>(ask((7u << 20) + 4096).code), Code::kBusy);
+  EXPECT_EQ(static_cast<Code>(ask(7u << 20).code), Code::kOk);
 }
 
 TEST(StagingAreas, P5WhatIsBeingMadeForAnOwnerCountsAsItsOwn) {

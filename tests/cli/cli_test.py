@@ -81,6 +81,21 @@ class WhatANodeDoes(CliTest):
             self.assertEqual(demo.wait(TIMEOUT_S), 1)
             self.assertEqual(list(self.directory.iterdir()), [])
 
+    def test_a_demo_says_before_it_starts_what_does_not_fit(self) -> None:
+        def demo(*words: object) -> subprocess.CompletedProcess[bytes]:
+            return run("cistern-demo", "--flash-dir", self.directory, *words)
+
+        self.assert_says(demo("--memory", "1B"), 2, "--memory: 0B", "need 64MiB", "give more")
+        self.assert_says(demo("--memory", "128MiB", "--block-bytes", "4MiB"), 2, "need 512MiB")
+        self.assert_says(demo("--block-bytes", "0B"), 2, "--block-bytes: 0B")
+        self.assert_says(demo("--block-bytes", "65MiB"), 2, "--block-bytes: 65MiB", "64MiB")
+
+    def test_a_demo_of_many_clients_and_little_memory_ends_well(self) -> None:
+        for words in (("--clients", 16, "--memory", "256MiB"), ("--memory", "64MiB")):
+            demo = run("cistern-demo", "--sessions", 60, "--turns", 3, *words, "--flash", "0B")
+            self.assert_says(demo, 0)
+            self.assertIn(b"wrong bytes            0", demo.stdout)
+
     def test_a_put_reads_no_more_than_a_block_may_have(self) -> None:
         node = self.node()
         put = node.cistern("put", "--namespace", "demo", KEYS[0], "/dev/zero")
@@ -390,6 +405,15 @@ class WhatANodeDoes(CliTest):
         self.assert_says(run("cistern", "sim", trace, "--trace", trace, "--blocks", 30), 2, "--trace")
         self.assert_says(run("cistern", "sim", "--blocks", 30), 2, "--trace is required")
 
+    def test_replay_of_large_blocks_in_what_they_take_agrees_with_sim(self) -> None:
+        trace = "generated:sessions=3,turns=3,system=1,user_tokens=1000,seed=1"
+        for blocks, block_bytes in ((1, "2MiB"), (30, "4MiB"), (3, "16MiB"), (3, "64MiB")):
+            words = (trace, "--blocks", blocks, "--json")
+            replay = run("cistern", "replay", *words, "--block-bytes", block_bytes)
+            self.assert_says(replay, 0)
+            found, sim = json.loads(replay.stdout), json.loads(run("cistern", "sim", *words).stdout)
+            self.assertEqual((found["hits"], found["wrong_bytes"]), (sim["hits"], 0), f"{blocks} of {block_bytes}")
+
     def sim_flash(self, *words: object) -> dict[str, object]:
         trace = "generated:sessions=60,turns=5,think=30s,span=20min,user_tokens=3000"
         report: dict[str, object] = json.loads(run("cistern", "sim", trace, "--flash", *words, "--json").stdout)
@@ -447,6 +471,10 @@ class BadInput(CliTest):
 
     def daemon(self, *flags: object) -> subprocess.CompletedProcess[bytes]:
         return run("cisternd", *flags)
+
+    def test_help_of_one_command_says_where_it_is(self) -> None:
+        self.assert_says(run("cistern", "help", "status"), 2, "put --help behind the one")
+        self.assert_says(run("cistern", "help"), 0)
 
     def test_unknown_command_option_and_key_name_the_nearest(self) -> None:
         self.assert_says(run("cistern", "mtach"), 2, "mtach", "match")
@@ -576,6 +604,17 @@ class BadInput(CliTest):
         for room in (("--memory", "64MiB"), ("--blocks", 10)):
             said = run("cistern", "replay", "generated:sessions=2", *room, "--block-bytes", "0B")
             self.assert_says(said, 2, "--block-bytes: 0B", "the least is 1B")
+
+    def test_replay_of_what_is_too_large_or_of_no_use_names_the_flag(self) -> None:
+        def replay(*words: object) -> subprocess.CompletedProcess[bytes]:
+            return run("cistern", "replay", "generated:sessions=2", *words)
+
+        said = replay("--blocks", 1 << 30, "--block-bytes", "64MiB")
+        self.assert_says(said, 2, "--blocks: 1073741824 of 64MiB take", "this host has", "give fewer")
+        self.assert_says(replay("--blocks", 1, "--block-bytes", "65MiB"), 2, "--block-bytes: 65MiB", "limit of 64MiB")
+        for flag, value in (("admit", "all"), ("write", "back"), ("promote", "all"), ("read-ahead", "1MiB")):
+            said = replay("--memory", "64MiB", f"--flash-{flag}", value)
+            self.assert_says(said, 2, f"--flash-{flag} says what flash is like: give --flash with it")
 
     def test_sim_with_flash(self) -> None:
         def sim(*words: object) -> subprocess.CompletedProcess[bytes]:

@@ -357,6 +357,12 @@ class WhatANodeDoes(FlashTest):
         self.assert_says(said, 1, "xxx", "File name too long")
         self.assertNotIn("thread", said.stderr.decode())
 
+    def test_replay_names_the_flash_that_was_given(self) -> None:
+        words = ("replay", "generated:sessions=1,turns=1,seed=3", "--memory", "64MiB", "--flash")
+        self.assert_says(run("cistern", *words, self.disk), 2, f"say how much, as in {self.disk}:100GiB")
+        said = run("cistern", *words, f"{self.disk}:1MiB")
+        self.assert_says(said, 2, f"flash device {self.disk}/default: size is 1MiB")
+
     def test_a_raw_device_serves_and_comes_back(self) -> None:
         device = self.loop_device(512 << 20)
         node = self.node("--flash", device, "--journal-dir", self.disk)

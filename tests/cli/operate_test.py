@@ -396,6 +396,7 @@ class Top(OperateTest):
         self.assertEqual(top["rates_per_s"]["store.published"], 0)
         self.assertGreater(top["rates_per_s"]["door.calls"], 0)
         self.assertEqual([ns["name"] for ns in top["namespaces"]], ["a"])
+        self.assert_says(node.cistern("top", "--json", "--count", 5), 2, "--count", "--json is one object")
 
     def test_it_draws_as_many_looks_as_were_asked_for(self) -> None:
         node = self.node()

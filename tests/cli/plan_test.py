@@ -114,6 +114,8 @@ class BadInput(PlanTest):
         self.assert_says(("--model", "Llama-3-8B", "--hit-rate", "75"), 2, "--hit-rate", "75", "0 to 1")
         self.assert_says(("--model", "Llama-3-8B", "--context", "0"), 2, "--context")
         self.assert_says(("--model", "Llama-3-8B", "--gpu", "H100-80GB", "--busy", "0s"), 2, "--busy")
+        more = ("--model", "Llama-3-70B", "--active-parameters", "1e12")
+        self.assert_says(more, 2, "--active-parameters is 1e+12, above the", "Llama-3-70B has")
         busy = plan("--model", "Llama-3-8B", "--gpu", "H100-80GB", "--sessions", 2, "--think", "0s")
         self.assertIn("to think for 0 s (--think)", busy.stdout.decode())
 
