@@ -202,9 +202,9 @@ class Writer {
     arena::Place place = PlaceOf(slot);
     std::uint64_t generation = arena::BeginFill(words_, shared_.arena, place);
     // The index is a hint and may come early: then the reader waits at the generation for the record.
-    std::optional<std::uint64_t> entry = index_.Insert(
-        arena::FingerprintOf(kIncarnation, 0, KeyOf(key)),
-        {place, bytes, 0, static_cast<std::uint32_t>(generation) & arena::kGenerationLowMask, 0});
+    std::optional<std::uint64_t> entry =
+        index_.Insert(arena::FingerprintOf(kIncarnation, 0, KeyOf(key)),
+                      {place, bytes, 0, static_cast<std::uint32_t>(generation) & arena::kGenerationLowMask});
     if (options_.second_fence && put % 2 == 0) {
       FillAndPublish(words_, place, generation, key, put, std::as_bytes(words));
     } else {
