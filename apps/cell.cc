@@ -196,18 +196,19 @@ int RunCellExplain(int argc, const char* const* argv) {
   return kExitOk;
 }
 
-int RunCellDrain(int argc, const char* const* argv) {
-  std::vector<const char*> admin = {"admin", "drain"};
-  admin.insert(admin.end(), argv + 1, argv + argc);
-  return RunAdmin(static_cast<int>(admin.size()), admin.data());
-}
-
 int RunCell(int argc, const char* const* argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "drain") {
+    std::vector<const char*> admin = {"admin"};
+    admin.insert(admin.end(), argv + 1, argv + argc);
+    return RunAdmin(static_cast<int>(admin.size()), admin.data());
+  }
   Prompt prompt;
   CommandLine line(
       kName,
       "The cell of the node that runs, as that node sees it: its members, how far each has applied "
-      "the cell's drops,\nand what is wrong. Exits 1 where the node is in no cell.",
+      "the cell's drops,\nand what is wrong. Exits 1 where the node is in no cell. `cistern cell drain` is "
+      "`cistern admin "
+      "drain`.",
       "  cistern cell\n  cistern cell --json");
   prompt.AddTo(line, false);
   if (auto exit = line.Parse(argc, argv)) return *exit;

@@ -225,6 +225,11 @@ void HoldStandardDescriptors() {
 int PrintedOrFailed(std::string_view program) {
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return kExitOk;
+  if (errno == 0) {  // an earlier write failed: another one says why
+    std::clearerr(stdout);
+    std::fputc('\n', stdout);
+    std::fflush(stdout);
+  }
   return Complain(program, Status(Code::kIoError, cistern::Text("standard output cannot be written: ",
                                                                 ErrnoText(errno == 0 ? EIO : errno))));
 }

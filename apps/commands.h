@@ -29,7 +29,6 @@ int RunForget(int argc, const char* const* argv);
 int RunCell(int argc, const char* const* argv);
 int RunCellWho(int argc, const char* const* argv);
 int RunCellExplain(int argc, const char* const* argv);
-int RunCellDrain(int argc, const char* const* argv);
 int RunCellNewHistory(int argc, const char* const* argv);
 
 struct Command {
@@ -58,7 +57,6 @@ inline constexpr Command kCommands[] = {
     {"cell", "the cell of the node: members, how far each has applied its drops", RunCell},
     {"cell who", "which member of the cell has how much of a prompt", RunCellWho},
     {"cell explain", "why a block is not found at the node, or was refused there", RunCellExplain},
-    {"cell drain", "set the node on its way out of service, as `admin drain` does", RunCellDrain},
     {"cell new-history", "begin anew after a restore of etcd that no node could notice", RunCellNewHistory},
     {"admin", "drain a node, resize its memory, drop a namespace, switch reads or writes off and on",
      RunAdmin},

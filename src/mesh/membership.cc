@@ -17,7 +17,7 @@ Status Membership::TakenBy(const MemberValue& other) const {
   return Status(same_boot ? Code::kDenied : Code::kLapsed,
                 Text("two members with one id: '", id_, "' is now at ", other.address, ", process ",
                      Hex(other.process_number), ", and this one is process ", Hex(value_.process_number),
-                     ": it has stopped to share; give one of them another id"));
+                     ": it shares nothing any more; give one of them another id"));
 }
 
 Task<Status> Membership::Enter(std::int64_t history_revision) {
