@@ -68,6 +68,7 @@ class StoreConnection:
     def __init__(self, store: DictionaryStore) -> None:
         self.store, self.session, self.refusal, self.failures, self.start_failure = store, None, "", 0, ""
         self.lacking = ""
+        self.when_lost: list[object] = []
 
     def open(self, spec: SessionSpec) -> None:
         self.session = Session(spec, self.store, [None])  # type: ignore[arg-type,list-item,assignment]

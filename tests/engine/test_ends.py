@@ -59,7 +59,7 @@ class Hold:
 def test_lease_whose_node_went_before_its_load_ended_is_let_go_of() -> None:
     """It keeps its node's memory mapped."""
     work: list[Any] = []
-    leases = LoadLeases(SimpleNamespace(submit=work.append))  # type: ignore[arg-type]
+    leases = LoadLeases(SimpleNamespace(submit=work.append, when_lost=[]))  # type: ignore[arg-type]
     order = LoadOrder(1, "r", 0, 0, [b"k" * 32], [[3]])
     holds = [Hold(), Hold()]
     kept = [weakref.ref(one) for one in holds]
@@ -84,7 +84,7 @@ def test_lease_whose_node_went_before_its_load_ended_is_let_go_of() -> None:
 def test_chain_that_no_call_takes_whole_is_held_as_far_as_one_does() -> None:
     work: list[Any] = []
     held: list[int] = []
-    leases = LoadLeases(SimpleNamespace(submit=work.append))  # type: ignore[arg-type]
+    leases = LoadLeases(SimpleNamespace(submit=work.append, when_lost=[]))  # type: ignore[arg-type]
 
     def match(namespace: object, chain: Chain, **more: object) -> MatchResult:
         held.append(len(chain))
