@@ -81,6 +81,8 @@ void Handshakes::Greet(Fd socket) {
     Refuse(socket.get(), allowed);
     return sessions_.closer().Close(std::move(socket));
   }
+  // Whose hello has come and is yet to be read is not silent.
+  if (handshakes_.size() >= kMaxHandshakes) OnHello(handshakes_.front());
   if (handshakes_.size() >= kMaxHandshakes) {
     counters_.refused++;
     Refuse(handshakes_.front().socket.get(),
