@@ -81,6 +81,17 @@ Status AddQuota(NodeOptions& options, std::string_view text) {
   return Status();
 }
 
+// A setting that is a text as it was written.
+template <auto kField>
+Status SetText(NodeOptions& options, std::string_view, std::string_view text) {
+  options.*kField = text;
+  return Status();
+}
+template <auto kField>
+std::string TextOf(const NodeOptions& options) {
+  return options.*kField;
+}
+
 constexpr Setting kSettings[] = {
     {"memory", "SIZE",
      "memory for KV blocks; default: a quarter of the cgroup's or the host's, or 7/8 of what the file "
@@ -94,19 +105,11 @@ constexpr Setting kSettings[] = {
      [](const NodeOptions& o) { return SizeText(o.memory_bytes); }, nullptr, nullptr,
      [](NodeOptions& to, const NodeOptions& from) { to.memory_bytes = from.memory_bytes; }},
     {"memory_dir", "DIR", "where arenas live, on a tmpfs; default: /dev/shm/cistern-UID",
-     [](NodeOptions& o, std::string_view, std::string_view t) {
-       o.memory_dir = t;
-       return Status();
-     },
-     [](const NodeOptions& o) { return o.memory_dir; }},
+     SetText<&NodeOptions::memory_dir>, TextOf<&NodeOptions::memory_dir>},
     {"socket", "PATH",
      "unix socket that clients connect to; default: cistern.sock in /run (root), else in /run/user/UID "
      "while it is there, else in /tmp/cistern-UID; a client looks at both",
-     [](NodeOptions& o, std::string_view, std::string_view t) {
-       o.socket = t;
-       return Status();
-     },
-     [](const NodeOptions& o) { return o.socket; }},
+     SetText<&NodeOptions::socket>, TextOf<&NodeOptions::socket>},
     {"clients", "WHO",
      "who may connect beside processes of the node's own user: user:UID, group:GID (numbers or names), or "
      "any that reaches the socket; may be repeated",
@@ -123,11 +126,7 @@ constexpr Setting kSettings[] = {
      },
      [](const NodeOptions& o) { return o.http.empty() ? "none" : o.http; }},
     {"tenant", "NAME", "the trust boundary that this node serves; default: default",
-     [](NodeOptions& o, std::string_view, std::string_view t) {
-       o.tenant = t;
-       return Status();
-     },
-     [](const NodeOptions& o) { return o.tenant; }},
+     SetText<&NodeOptions::tenant>, TextOf<&NodeOptions::tenant>},
     {"alignment", "SIZE", "of records, 512B or 4096B, fixed when the arena is created; default: 4KiB",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        const Result<std::uint64_t> size = ParseSize(n, t);
@@ -226,11 +225,7 @@ constexpr Setting kSettings[] = {
     {"journal_dir", "DIR",
      "where the journal lies, which flash needs: durable, and not shared; default: the first --flash "
      "directory",
-     [](NodeOptions& o, std::string_view, std::string_view t) {
-       o.journal_dir = t;
-       return Status();
-     },
-     [](const NodeOptions& o) { return o.journal_dir; }},
+     SetText<&NodeOptions::journal_dir>, TextOf<&NodeOptions::journal_dir>},
     {"discard_foreign", "", "overwrite what --flash names, whatever it holds",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        return ParseSwitch(n, t, o.discard_foreign);
@@ -250,30 +245,14 @@ constexpr Setting kSettings[] = {
      [](NodeOptions& o, std::string_view n, std::string_view t) { return AddEndpoints(n, t, o.cell); },
      [](const NodeOptions& o) { return OrNone(Joined(o.cell, ",")); },
      [](NodeOptions& o) { o.cell.clear(); }},
-    {"cell_name", "NAME", "which cell of that etcd; default: default",
-     [](NodeOptions& o, std::string_view, std::string_view t) {
-       o.cell_name = t;
-       return Status();
-     },
-     [](const NodeOptions& o) { return o.cell_name; }},
-    {"member", "ID", "this node in the cell, which no other node is",
-     [](NodeOptions& o, std::string_view, std::string_view t) {
-       o.member = t;
-       return Status();
-     },
-     [](const NodeOptions& o) { return o.member; }},
+    {"cell_name", "NAME", "which cell of that etcd; default: default", SetText<&NodeOptions::cell_name>,
+     TextOf<&NodeOptions::cell_name>},
+    {"member", "ID", "this node in the cell, which no other node is", SetText<&NodeOptions::member>,
+     TextOf<&NodeOptions::member>},
     {"cell_address", "ADDRESS:PORT", "where the cell's other nodes reach this one",
-     [](NodeOptions& o, std::string_view, std::string_view t) {
-       o.cell_address = t;
-       return Status();
-     },
-     [](const NodeOptions& o) { return o.cell_address; }},
+     SetText<&NodeOptions::cell_address>, TextOf<&NodeOptions::cell_address>},
     {"cell_listen", "ADDRESS:PORT", "where it listens for them; default: cell_address",
-     [](NodeOptions& o, std::string_view, std::string_view t) {
-       o.cell_listen = t;
-       return Status();
-     },
-     [](const NodeOptions& o) { return o.cell_listen; }},
+     SetText<&NodeOptions::cell_listen>, TextOf<&NodeOptions::cell_listen>},
     {"cell_key", "FILE",
      "the cell's key, 64 hexadecimal digits that its owner alone may read; may be repeated: the first is "
      "used, each accepted",
@@ -286,30 +265,14 @@ constexpr Setting kSettings[] = {
     {"cell_authority", "FILE",
      "instead of a cell_key: the certificate, PEM, of the cell's own authority; who has one of its "
      "certificates is a member",
-     [](NodeOptions& o, std::string_view, std::string_view t) {
-       o.cell_authority = t;
-       return Status();
-     },
-     [](const NodeOptions& o) { return o.cell_authority; }},
+     SetText<&NodeOptions::cell_authority>, TextOf<&NodeOptions::cell_authority>},
     {"cell_certificate", "FILE",
      "this node's certificate for the other members, with what leads to the authority",
-     [](NodeOptions& o, std::string_view, std::string_view t) {
-       o.cell_certificate = t;
-       return Status();
-     },
-     [](const NodeOptions& o) { return o.cell_certificate; }},
-    {"cell_certificate_key", "FILE", "the private key of that",
-     [](NodeOptions& o, std::string_view, std::string_view t) {
-       o.cell_certificate_key = t;
-       return Status();
-     },
-     [](const NodeOptions& o) { return o.cell_certificate_key; }},
-    {"zone", "NAME", "where it stands; `cistern cell` shows it; default: none",
-     [](NodeOptions& o, std::string_view, std::string_view t) {
-       o.zone = t;
-       return Status();
-     },
-     [](const NodeOptions& o) { return o.zone; }},
+     SetText<&NodeOptions::cell_certificate>, TextOf<&NodeOptions::cell_certificate>},
+    {"cell_certificate_key", "FILE", "the private key of that", SetText<&NodeOptions::cell_certificate_key>,
+     TextOf<&NodeOptions::cell_certificate_key>},
+    {"zone", "NAME", "where it stands; `cistern cell` shows it; default: none", SetText<&NodeOptions::zone>,
+     TextOf<&NodeOptions::zone>},
     {"cell_compacts", "", "the cell's etcd has no other user, so that the cell may compact it",
      [](NodeOptions& o, std::string_view n, std::string_view t) {
        return ParseSwitch(n, t, o.cell_compacts);
@@ -359,30 +322,14 @@ constexpr Setting kSettings[] = {
     {"cell_rdma", "off|clear[:PROVIDER]",
      "clear: blocks of others are read from their memory by a device for RDMA where both have one, not "
      "encrypted; default: off",
-     [](NodeOptions& o, std::string_view, std::string_view t) {
-       o.cell_rdma = t;
-       return Status();
-     },
-     [](const NodeOptions& o) { return o.cell_rdma; }},
+     SetText<&NodeOptions::cell_rdma>, TextOf<&NodeOptions::cell_rdma>},
     {"etcd_authorities", "FILE",
      "of an etcd with https: its authorities' certificates; default: the system's",
-     [](NodeOptions& o, std::string_view, std::string_view t) {
-       o.etcd_authorities = t;
-       return Status();
-     },
-     [](const NodeOptions& o) { return o.etcd_authorities; }},
-    {"etcd_certificate", "FILE", "this node's certificate for etcd",
-     [](NodeOptions& o, std::string_view, std::string_view t) {
-       o.etcd_certificate = t;
-       return Status();
-     },
-     [](const NodeOptions& o) { return o.etcd_certificate; }},
-    {"etcd_key", "FILE", "the private key of that",
-     [](NodeOptions& o, std::string_view, std::string_view t) {
-       o.etcd_key = t;
-       return Status();
-     },
-     [](const NodeOptions& o) { return o.etcd_key; }},
+     SetText<&NodeOptions::etcd_authorities>, TextOf<&NodeOptions::etcd_authorities>},
+    {"etcd_certificate", "FILE", "this node's certificate for etcd", SetText<&NodeOptions::etcd_certificate>,
+     TextOf<&NodeOptions::etcd_certificate>},
+    {"etcd_key", "FILE", "the private key of that", SetText<&NodeOptions::etcd_key>,
+     TextOf<&NodeOptions::etcd_key>},
     {"loop", "NAME", "auto, io_uring or epoll; default: auto",
      [](NodeOptions& o, std::string_view n, std::string_view t) { return OneOf(n, t, kLoops, o.loop); },
      [](const NodeOptions& o) { return o.loop; }},
