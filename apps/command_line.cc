@@ -14,6 +14,7 @@
 #include "base/nearest.h"
 #include "base/policy.h"
 #include "base/release.h"
+#include "base/start_threads.h"
 #include "base/units.h"
 
 namespace cistern {
@@ -246,9 +247,7 @@ int RunProgram(std::string_view program, int (*run)(int argc, const char* const*
   } catch (const std::system_error& error) {
     if (error.code() != std::errc::resource_unavailable_try_again)
       return Complain(program, Status(Code::kIoError, error.what()));
-    return Complain(program,
-                    Status(Code::kBusy, cistern::Text("a thread cannot be started: ", error.what(),
-                                                      "; raise the limit of processes (ulimit -u)")));
+    return Complain(program, NoThread(error));
   }
 }
 

@@ -9,6 +9,12 @@
 
 namespace cistern {
 
+// kBusy: why the system started none.
+inline Status NoThread(const std::system_error& error) {
+  return Status(Code::kBusy, Text("a thread cannot be started: ", error.what(),
+                                  "; raise the limit of processes (ulimit -u)"));
+}
+
 // kBusy where the system has no thread for what `start` starts.
 template <class Start>
 Status StartingThreads(Start start) {
@@ -16,8 +22,7 @@ Status StartingThreads(Start start) {
     start();
     return Status();
   } catch (const std::system_error& error) {
-    return Status(Code::kBusy, Text("a thread cannot be started: ", error.what(),
-                                    "; raise the limit of processes (ulimit -u)"));
+    return NoThread(error);
   }
 }
 
