@@ -92,8 +92,10 @@ class PromiseBase : public Work, public ListNode<PromiseBase> {
     finished_ = true;
     if (waiter_ != nullptr) {
       waiter_->GoOn();
-    } else if (group_ != nullptr) {
-      Wake();  // the frame cannot go while it is on the stack: Run gives it to the group
+    } else if (group_ != nullptr && !executor_->GoOn(*this)) {
+      // The frame cannot go while it is on the stack: Run gives it to the group. That is nobody's turn: it
+      // waits for none of its lane.
+      executor_->Post(*this);
     }
   }
 

@@ -23,6 +23,8 @@ class HeldLane final : public Lane {
   void Charge(std::uint64_t work) override { charged += work; }
 
   bool waits() const { return !waiting_.empty(); }
+  // The first that waits.
+  void LetOneGo() { executor_.Post(*waiting_.PopFront()); }
   void LetGo() {
     held_ = false;
     while (Work* work = waiting_.PopFront()) executor_.Post(*work);

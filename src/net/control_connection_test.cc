@@ -199,6 +199,22 @@ TEST_F(ControlConnectionTest, P5AQuestionWaitsForItsTurnInTheLaneAndNothingElseD
   EXPECT_EQ(lane.users, 0);
 }
 
+TEST_F(ControlConnectionTest, QuestionThatIsAnsweredIsNoneOfTheBoundThoughOthersWaitInTheLane) {
+  HeldLane lane(executor());
+  lane_ = &lane;
+  Open();
+  std::vector<Task<Result<std::vector<std::byte>>>> asking;
+  for (std::size_t i = 0; i < ControlLimits::kQuestions; ++i)
+    asking.push_back(near_->Ask(1, BytesOf("x"), pair_.After(10'000'000)));
+  pair_.loop->BlockOn(Pass(100'000));
+  lane.LetOneGo();
+  EXPECT_TRUE(pair_.loop->BlockOn(std::move(asking.front())).has_value());
+  asking.front() = near_->Ask(1, BytesOf("one more"), pair_.After(10'000'000));
+  pair_.loop->BlockOn(Pass(100'000));
+  lane.LetGo();
+  for (auto& one : asking) EXPECT_TRUE(pair_.loop->BlockOn(std::move(one)).has_value());
+}
+
 TEST_F(ControlConnectionTest, P5WhatWaitsInTheLaneOfAConnectionThatEndsIsNotDone) {
   HeldLane lane(executor());
   lane_ = &lane;

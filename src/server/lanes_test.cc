@@ -60,6 +60,30 @@ TEST_F(LanesTest, P5ACallOfFewStepsIsNotBehindTheManyOfAnother) {
   other.End();
 }
 
+// A node that ends drops what its peers' connections still have to do.
+TEST(LanesEnd, TurnThatNeverCameGoesWithItsLane) {
+  SimulatedClock clock;
+  Executor executor(clock);
+  TaskGroup tasks(executor);
+  bool ran = false;
+  {
+    Lanes lanes(executor);
+    ServedLane& lane = lanes.Make(kPeersWeight);
+    const auto answer = [&ran](Executor&) -> Task<void> {
+      co_await Yield();
+      ran = true;
+    };
+    {
+      const Executor::InLane in(executor, &lane);
+      tasks.Spawn(answer(executor));
+    }
+    tasks.Drop();
+    lane.End();
+  }
+  executor.RunReady(10);
+  EXPECT_FALSE(ran);
+}
+
 // Whoever waits for a task of another lane goes on in its own.
 TEST_F(LanesTest, P5WhatATaskMakesWhenItGoesOnIsInItsLane) {
   ServedLane& lane = lanes.Make();
