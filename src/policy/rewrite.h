@@ -17,12 +17,14 @@ class RewriteAllowance final {
     most_ = static_cast<std::int64_t>(memory_bytes / kSavedShare);
     left_ = std::min(left_ + static_cast<std::int64_t>(bytes), most_);
   }
-  // So many bytes are written again; what puts need is, whatever is left.
+  // So many bytes were written again; what puts need is, whatever is left.
   void Take(std::uint64_t bytes) { left_ = std::max(left_ - static_cast<std::int64_t>(bytes), -most_); }
-  // Whether what leaves memory before long may be written again; and what stays there, of which a copy serves
-  // after a reboot alone: half is kept from it.
-  bool ForLeaving() const { return left_ > 0; }
-  bool ForStaying() const { return left_ > most_ / 2; }
+  // Whether what leaves memory before long may be written again, where so many bytes are to be already; and
+  // what stays there, of which a copy serves after a reboot alone: half is kept from it.
+  bool ForLeaving(std::uint64_t queued) const { return left_ > static_cast<std::int64_t>(queued); }
+  bool ForStaying(std::uint64_t queued) const {
+    return left_ - static_cast<std::int64_t>(queued) > most_ / 2;
+  }
 
  private:
   static constexpr std::uint64_t kSavedShare = 4;  // of memory, at most, is saved up or owed

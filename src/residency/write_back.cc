@@ -25,6 +25,7 @@ void WriteBack::DeviceOut() {
   writers_ = 0;
   writing_.clear();
   writing_bytes_ = 0;
+  writing_rewrites_ = 0;
   writing_of_ = {};
 }
 
@@ -90,7 +91,7 @@ void WriteBack::NoteFound(catalog::RecordId record) {
 void WriteBack::NoteUse(catalog::RecordId record) {
   const catalog::Record& r = context_.forest.record(record);
   if (!lower_.present() || r.in_lower_tier() || !worth_.WrittenAtUse(record, r.uses)) return;
-  if (!r.given_up || rewrites_.ForStaying() || RoomLeft()) Want(record);
+  if (!r.given_up || MayRewriteStaying()) Want(record);
 }
 
 void WriteBack::NoteGivenUp(catalog::RecordId record) {
@@ -123,7 +124,6 @@ bool WriteBack::Clean() {
   }
   WriteHeldUp();
   WriteGivenUp();
-  const bool rewrites = rewrites_.ForLeaving() || RoomLeft();
   for (; clean_looks_ < kCleanLooks && !context_.steps.Spent(); ++clean_looks_) {
     if (clean_looks_ == 0) {
       cleaning_ = std::nullopt;
@@ -147,7 +147,7 @@ bool WriteBack::Clean() {
     ++looking_.looked;
     if (r.in_lower_tier() || !(worth_.Wanted(*cleaning_) || ExtendedBelow(r))) {
       ++looking_.ready;
-    } else if (r.references == 0 && (!r.given_up || rewrites) && !OverQuota(r)) {
+    } else if (r.references == 0 && (!r.given_up || MayRewriteLeaving()) && !OverQuota(r)) {
       Want(*cleaning_);
     }
   }
@@ -171,7 +171,7 @@ void WriteBack::WriteHeldUp() {
 }
 
 void WriteBack::WriteGivenUp() {
-  while (!context_.steps.Spent() && (rewrites_.ForStaying() || RoomLeft())) {
+  while (!context_.steps.Spent() && MayRewriteStaying()) {
     const std::optional<catalog::RecordHandle> handle = queue_.TakeGivenUp();
     if (!handle) return;
     context_.steps.Count();
@@ -207,23 +207,28 @@ bool WriteBack::MayQueue(catalog::RecordId record) {
     return false;
   }
   r.flags |= catalog::Record::kQueued;
-  if (r.given_up && !RoomLeft()) rewrites_.Take(r.body_bytes);
   return true;
 }
 
+WriteQueue::Entry WriteBack::EntryOf(catalog::RecordId record, bool more_above) const {
+  const catalog::Record& r = context_.forest.record(record);
+  return {context_.catalog.HandleOf(record), more_above, Rewrites(r) ? r.body_bytes : 0};
+}
+
 void WriteBack::Queue(catalog::RecordId record, More more) {
-  if (MayQueue(record)) queue_.Push({context_.catalog.HandleOf(record), more == More::kYes});
+  if (MayQueue(record)) queue_.Push(EntryOf(record, more == More::kYes));
 }
 
 // The front's ancestors that were not looked at yet take its place, the topmost first.
 void WriteBack::QueueMoreAbove() {
-  const catalog::RecordHandle below = queue_.front().record;
+  WriteQueue::Entry below = queue_.front();
   queue_.Pop();
-  queue_.PushFront({below});
-  const Above above = AboveOf(below.record);
+  below.more_above = false;
+  queue_.PushFront(below);
+  const Above above = AboveOf(below.record.record);
   for (std::size_t i = 0; i < above.count && !above.too_large; ++i) {
     if (MayQueue(above.records[i]))
-      queue_.PushFront({context_.catalog.HandleOf(above.records[i]), above.more && i + 1 == above.count});
+      queue_.PushFront(EntryOf(above.records[i], above.more && i + 1 == above.count));
   }
 }
 
@@ -298,6 +303,7 @@ Task<void> WriteBack::Gather(std::deque<BatchItem>& items) {
     const bool wanted = due && ReachedBelow(r);
     const tier::Tier::Room room = wanted ? lower_->RoomFor(bytes + record_bytes) : tier::Tier::Room::kYes;
     if (room == tier::Tier::Room::kNoRoom) break;
+    const std::uint64_t rewrite_bytes = queue_.front().rewrite_bytes;
     queue_.Pop();
     r.flags &= static_cast<std::uint8_t>(~catalog::Record::kQueued);
     const bool over = wanted && OverQuota(r);
@@ -309,7 +315,9 @@ Task<void> WriteBack::Gather(std::deque<BatchItem>& items) {
       if (r.references == 0) residents_.Unpark(handle.record);
       continue;
     }
-    if (AddToBatch(handle, record_bytes, items)) bytes += record_bytes;
+    if (!AddToBatch(handle, record_bytes, items)) continue;
+    bytes += record_bytes;
+    writing_rewrites_ += items.back().rewrite_bytes = rewrite_bytes;
   }
 }
 
@@ -380,6 +388,7 @@ void WriteBack::EndWriting(BatchItem& item) {
   if (item.devices_out != devices_out_) return;
   writing_.erase(item.reference.handle().serial);
   writing_bytes_ -= item.record_bytes;
+  writing_rewrites_ -= item.rewrite_bytes;
   writing_of_[item.group] -= item.body_bytes;
 }
 
@@ -394,6 +403,7 @@ void WriteBack::Written(BatchItem& item, tier::Location location) {
     const bool there = lower_->EstimateUs(location, 1) != tier::Tier::kNever;
     if (there && lives && r.in_memory() && !r.in_lower_tier()) {
       r.location = location;
+      rewrites_.Take(item.rewrite_bytes);
       r.given_up = false;
       lower_.NoteThere(context_.forest.block(r.block).tree, r.body_bytes, item.record_bytes);
       r.flags &= static_cast<std::uint8_t>(~catalog::Record::kTouched);

@@ -76,7 +76,8 @@ class WriteBack final {
     std::uint64_t record_bytes = 0;
     policy::QuotaGroup group = 0;  // whose quota it counts for, with so many bytes
     std::uint32_t body_bytes = 0;
-    std::uint64_t devices_out = 0;  // the count when the record joined the batch
+    std::uint64_t devices_out = 0;    // the count when the record joined the batch
+    std::uint64_t rewrite_bytes = 0;  // as of a WriteQueue::Entry
     std::optional<record::SealCopy> seal;
     tier::AppendRequest request;  // borrows the seal; its sequence is set last
   };
@@ -98,12 +99,19 @@ class WriteBack final {
   bool Comes(catalog::RecordId record) const;
   // Marks the record as queued.
   bool MayQueue(catalog::RecordId record);
+  WriteQueue::Entry EntryOf(catalog::RecordId record, bool more_above) const;
   void Queue(catalog::RecordId record, More more);
   void QueueMoreAbove();
   void WriteHeldUp();
   void WriteGivenUp();
   // What is written takes nobody's room.
   bool RoomLeft() const { return lower_->write_costs().turn_ms == 0; }
+  // It takes others' room again: its copy was given up.
+  bool Rewrites(const catalog::Record& record) const { return record.given_up && !RoomLeft(); }
+  std::uint64_t RewritesToCome() const { return queue_.rewrite_bytes() + writing_rewrites_; }
+  // What is to leave memory may be written, though its copy was given up; and what stays there.
+  bool MayRewriteLeaving() const { return RoomLeft() || rewrites_.ForLeaving(RewritesToCome()); }
+  bool MayRewriteStaying() const { return RoomLeft() || rewrites_.ForStaying(RewritesToCome()); }
   bool MayWriteMore() const;
   // A block in the lower tier extends the record's.
   bool ExtendedBelow(const catalog::Record& record) const;
@@ -126,6 +134,7 @@ class WriteBack final {
   std::uint32_t writers_ = 0;
   boost::unordered_flat_set<std::uint64_t> writing_;  // serials of the records of the batches under way
   std::uint64_t writing_bytes_ = 0;
+  std::uint64_t writing_rewrites_ = 0;
   policy::QuotaTable::Used writing_of_{};  // by group, of bodies
   std::uint64_t devices_out_ = 0;
   policy::RewriteAllowance rewrites_;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <optional>
 
@@ -16,7 +17,8 @@ class WriteQueue final {
   static constexpr std::size_t kMostRecords = 65'536;
   struct Entry {
     catalog::RecordHandle record;
-    bool more_above = false;  // ancestors that were not looked at yet are written before it
+    bool more_above = false;          // ancestors that were not looked at yet are written before it
+    std::uint64_t rewrite_bytes = 0;  // that it takes of others' room, where its copy was given up
   };
 
   bool empty() const { return records_.empty(); }
@@ -24,12 +26,24 @@ class WriteQueue final {
   bool full() const { return records_.size() >= kMostRecords; }
   // So that what is queued of one block may not fit.
   bool nearly_full() const { return records_.size() + kMaxGroups > kMostRecords; }
-  void Push(const Entry& entry) { records_.push_back(entry); }
-  void PushFront(const Entry& entry) { records_.push_front(entry); }
+  // Of all that are in it.
+  std::uint64_t rewrite_bytes() const { return rewrite_bytes_; }
+  void Push(const Entry& entry) {
+    records_.push_back(entry);
+    rewrite_bytes_ += entry.rewrite_bytes;
+  }
+  void PushFront(const Entry& entry) {
+    records_.push_front(entry);
+    rewrite_bytes_ += entry.rewrite_bytes;
+  }
   const Entry& front() const { return records_.front(); }
-  void Pop() { records_.pop_front(); }
+  void Pop() {
+    rewrite_bytes_ -= records_.front().rewrite_bytes;
+    records_.pop_front();
+  }
   void Clear() {
     records_.clear();
+    rewrite_bytes_ = 0;
     held_up_.clear();
     given_up_.clear();
   }
@@ -45,7 +59,7 @@ class WriteQueue final {
   // record that it refuses to the back, and may take several steps; the count restarts after each one found.
   std::size_t refused() const { return refused_; }
   void Refuse(const Entry& entry) {
-    records_.push_back(entry);
+    Push(entry);
     ++refused_;
   }
   void Skip() { ++refused_; }
@@ -65,6 +79,7 @@ class WriteQueue final {
   }
 
   std::deque<Entry> records_;
+  std::uint64_t rewrite_bytes_ = 0;
   Handles held_up_, given_up_;
   std::size_t refused_ = 0;
 };

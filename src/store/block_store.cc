@@ -488,6 +488,7 @@ void BlockStore::SetOptions(const catalog::StoreOptions& options) {
   if (!rooms_->taking_quotas && !rooms_->lower.closed()) rooms_->lower.Spawn(rooms_->TakeQuotas());
 }
 bool BlockStore::Tick() { return rooms_->Tick(); }
+std::uint64_t BlockStore::namespaces_wanted() const { return rooms_->namespaces.wanted(); }
 BlockStore::Occupancy BlockStore::occupancy() const {
   catalog::Catalog& catalog = rooms_->catalog;
   Occupancy o;
@@ -497,7 +498,6 @@ BlockStore::Occupancy BlockStore::occupancy() const {
   o.leases = catalog.leases().size();
   o.leased_blocks = catalog.leases().leased_blocks();
   o.namespaces = catalog.namespaces().size();
-  o.namespaces_wanted = rooms_->namespaces.wanted();
   o.tombstones = rooms_->context.journal.tombstones();
   o.blocks = catalog.forest().blocks() - catalog.forest().trees();
   o.conversations = catalog.conversations().talks();

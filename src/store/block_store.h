@@ -246,10 +246,12 @@ class BlockStore final {
 
   struct Occupancy {
     std::uint64_t records = 0, bytes = 0, pending = 0, leases = 0, leased_blocks = 0, namespaces = 0,
-                  namespaces_wanted = 0, tombstones = 0, blocks = 0, conversations = 0, fetches = 0, awaited_turns = 0,
+                  tombstones = 0, blocks = 0, conversations = 0, fetches = 0, awaited_turns = 0,
                   held_bytes = 0, passages = 0, write_queue = 0, cleaner_looked = 0, cleaner_ready = 0;
   };
   Occupancy occupancy() const;
+  // As Namespaces::wanted.
+  std::uint64_t namespaces_wanted() const;
   const catalog::StoreCounters& counters() const;
   // The most touches that one step did since the last call; R16 asserts it in simulation.
   std::uint32_t TakeLongestStep();

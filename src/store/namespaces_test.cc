@@ -53,9 +53,9 @@ TEST_F(NamespacesTest, P5WhatIsNothingToAnybodyMakesRoomForANewOne) {
   ASSERT_TRUE(AttachAs(2, named).has_value());
   ns = kept;
   ASSERT_EQ(Put(1, {}), State::kPublished);
-  EXPECT_EQ(Occupied().namespaces_wanted, Occupied().namespaces);
+  EXPECT_EQ(t->store->namespaces_wanted(), Occupied().namespaces);
   t->store->OwnerEnded(Me(2).owner);
-  EXPECT_EQ(Occupied().namespaces_wanted, 3u) << "one with a block, one with a name, and the test's own";
+  EXPECT_EQ(t->store->namespaces_wanted(), 3u) << "one with a block, one with a name, and the test's own";
   // Four fifths of what those with a name or a block leave; the lowest are replaced first.
   EXPECT_EQ(AttachAll(3, 1000), 817u);
   EXPECT_FALSE(t->store->CheckNamespace(gone.slot, gone.incarnation).ok());

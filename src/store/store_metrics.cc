@@ -23,8 +23,6 @@ constexpr MetricMember<Occupancy> kFields[] = {
     {"leases", kGauge, &Occupancy::leases, "rights to find blocks unmoved"},
     {"leased_blocks", kGauge, &Occupancy::leased_blocks, "the blocks of all leases"},
     {"namespaces", kGauge, &Occupancy::namespaces, "lists that are known"},
-    {"namespaces_wanted", kGauge, &Occupancy::namespaces_wanted,
-     "of these, those with a session, a name or blocks: 1,024 at most; any other makes room for a further list"},
     {"tombstones", kGauge, &Occupancy::tombstones, "dropped keys of which an older record may remain"},
     {"conversations", kGauge, &Occupancy::conversations,
      "that wrote a block which may be here, and were not ended"},
@@ -197,6 +195,11 @@ void AddMetrics(MetricRegistry& registry, const BlockStore* store) {
        "whether the host had no more when it was to grow to wanted_bytes; it looks again each minute"},
       [store] { return MetricValue(store->resizer().out_of_memory()); });
   AddFields(registry, "now", kFields, [store] { return store->occupancy(); });
+  registry.Add("now",
+               {"namespaces_wanted", kGauge,
+                "of namespaces, those with a session, a name or blocks: 1,024 at most; any other makes room "
+                "for a further list"},
+               [store] { return MetricValue(store->namespaces_wanted()); });
 }
 
 }  // namespace cistern::store

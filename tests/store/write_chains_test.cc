@@ -169,6 +169,40 @@ TEST_F(WriteChainsTest, WhatWasRefusedBeforeEvictionComesToItLeavesMemoryLater) 
   EXPECT_FALSE(Here(0));
 }
 
+TEST_F(WriteChainsTest, WhatTheBudgetRefusesToWriteAgainIsNotOwed) {
+  for (std::uint64_t n = 0; n < 8; ++n) PutOne(n, n == 0 ? std::nullopt : std::optional(n - 1));
+  t->Settle();
+  std::vector<BlockKey> keys;
+  for (std::uint64_t n = 8; n-- > 0;) keys.push_back(store::Key(n));
+  for (int i = 0; i < 20; ++i) {
+    t->Run(t->store->Touch(ns.slot, keys));
+    PushOut(3);
+  }
+  SetPrice({.turn_ms = 3'600'000});
+  const auto below = [this] { return media_->records(); };
+  const std::uint64_t all = below();
+  tier_->Reclaim(true);
+  Pass(100'000);
+  ASSERT_LT(below(), all);
+  tier_->set_faults({.no_budget = 1});
+  for (std::uint64_t n = 100; n < 120; ++n) {
+    t->Run(t->store->Touch(ns.slot, keys));
+    PutOne(n, 7);
+    Pass(10'000);
+  }
+  // What is below them would have them written, whatever is owed.
+  for (std::uint64_t n = 100; n < 120; ++n) ASSERT_TRUE(Drop(n).has_value());
+  t->Settle();
+  for (std::uint64_t n = 0; n < 8; ++n) ASSERT_TRUE(Here(n)) << n;
+  const std::uint64_t refused = below();
+  tier_->set_faults({});
+  for (int i = 0; i < 3; ++i) {
+    PutOther();
+    t->Settle();
+  }
+  EXPECT_GE(below(), refused + 8 + 3);
+}
+
 TEST_F(WriteChainsTest, ChainIsWrittenFromItsFirstBlockOnHoweverLong) {
   Begin(400);
   LetNothingPay();
