@@ -338,20 +338,28 @@ class TcpListener final : public Listener {
   Event acceptable_;
 };
 
+Status CannotListen(const std::string& address, int error) {
+  if (error == EADDRINUSE)
+    return Status(Code::kBusy, Text(address, ": another process listens there; choose another port"));
+  return Status(error == EADDRNOTAVAIL ? Code::kInvalid : Code::kIoError,
+                Text(address, ": ", ErrnoText(error)));
+}
+
+// `at` is the address.
+Result<Fd> BoundTo(const Address& at, const std::string& address) {
+  Result<Fd> socket = MakeSocket(at.storage.ss_family);
+  if (!socket) return socket;
+  SetOption(socket->get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (::bind(socket->get(), at.get(), at.size) != 0) return Error(CannotListen(address, errno));
+  return socket;
+}
+
 Result<std::unique_ptr<TcpListener>> ListenAt(io::Loop& loop, const std::string& address) {
   Result<Address> at = ParseAddress(address);
   if (!at) return Error(at.error());
-  Result<Fd> socket = MakeSocket(at->storage.ss_family);
+  Result<Fd> socket = BoundTo(*at, address);
   if (!socket) return Error(socket.error());
-  SetOption(socket->get(), SOL_SOCKET, SO_REUSEADDR, 1);
-  if (::bind(socket->get(), at->get(), at->size) != 0 || ::listen(socket->get(), kBacklog) != 0) {
-    const int error = errno;
-    if (error == EADDRINUSE) {
-      return Error(Code::kBusy, Text(address, ": another process listens there; choose another port"));
-    }
-    return Error(error == EADDRNOTAVAIL ? Code::kInvalid : Code::kIoError,
-                 Text(address, ": ", ErrnoText(error)));
-  }
+  if (::listen(socket->get(), kBacklog) != 0) return Error(CannotListen(address, errno));
   at->size = sizeof(at->storage);
   (void)::getsockname(socket->get(), reinterpret_cast<sockaddr*>(&at->storage), &at->size);
   auto listener = std::make_unique<TcpListener>(loop, std::move(*socket), TextOf(*at));
@@ -496,6 +504,13 @@ Task<Result<std::unique_ptr<Stream>>> TcpNetwork::Connect(std::string address, I
   if (::getsockopt(socket->get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
   if (error != 0) co_return refused(error);
   co_return MakeStream(loop_, std::move(*socket), std::move(address));
+}
+
+Status TcpNetwork::CheckListen(const std::string& address) {
+  const Result<Address> at = ParseAddress(address);
+  if (!at) return at.error();
+  const Result<Fd> socket = BoundTo(*at, address);
+  return socket || socket.error().code() == Code::kBusy ? Status() : socket.error();
 }
 
 Result<std::unique_ptr<Listener>> TcpNetwork::Listen(const std::string& address) {

@@ -30,6 +30,8 @@ class TcpNetwork final : public Network {
   Executor& executor() override { return loop_.executor(); }
   Task<Result<std::unique_ptr<Stream>>> Connect(std::string address, Instant deadline) override;
   Result<std::unique_ptr<Listener>> Listen(const std::string& address) override;
+  // What Listen would refuse of an address, whoever listens there now.
+  static Status CheckListen(const std::string& address);
 
  private:
   io::Loop& loop_;

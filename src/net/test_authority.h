@@ -7,6 +7,7 @@
 #include <openssl/x509v3.h>
 
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <string>
 
@@ -27,12 +28,16 @@ class TestAuthority {
     X509_free(certificate_);
     EVP_PKEY_free(key_);
   }
-  TlsCertificates Issue(const std::string& name) {
-    EVP_PKEY* key = EVP_EC_gen("P-256");
+  TlsCertificates Issue(const std::string& name) { return Issue(name, EVP_EC_gen("P-256")); }
+  // Takes the key. With a passphrase the file is encrypted.
+  TlsCertificates Issue(const std::string& name, EVP_PKEY* key, const char* passphrase = nullptr) {
     X509* certificate = Sign(name, key);
     Write(name + ".pem", [&](FILE* file) { PEM_write_X509(file, certificate); });
-    Write(name + ".key",
-          [&](FILE* file) { PEM_write_PrivateKey(file, key, nullptr, nullptr, 0, nullptr, nullptr); });
+    Write(name + ".key", [&](FILE* file) {
+      const auto* word = reinterpret_cast<const unsigned char*>(passphrase);
+      PEM_write_PrivateKey(file, key, word != nullptr ? EVP_aes_128_cbc() : nullptr, word,
+                           word != nullptr ? static_cast<int>(std::strlen(passphrase)) : 0, nullptr, nullptr);
+    });
     X509_free(certificate);
     EVP_PKEY_free(key);
     return {directory_ / "authority.pem", directory_ / (name + ".pem"), directory_ / (name + ".key")};

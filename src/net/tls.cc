@@ -63,6 +63,13 @@ Identity IdentityOf(const CellKey& key) {
   return identity;
 }
 
+// A stranger's first message has it sign, on the thread that serves all: with RSA that takes up to
+// milliseconds.
+bool SignsQuickly(const EVP_PKEY* key) {
+  const int kind = EVP_PKEY_get_base_id(key);
+  return kind == EVP_PKEY_EC || kind == EVP_PKEY_ED25519;
+}
+
 }  // namespace
 
 Result<CellKey> ReadCellKey(const std::string& path) {
@@ -194,14 +201,22 @@ Result<TlsContext> TlsContext::OfCertificates(const TlsCertificates& files) {
   if (!context) return Error(context.error());
   SSL_CTX* const tls = context->get();
   const auto wrong = [](const char* what, const std::string& path) {
-    return Error(Code::kInvalid, Text(what, ": ", path, ": ", TlsError(), "; give a PEM file"));
+    return Error(Code::kInvalid,
+                 Text(what, ": ", path, ": ", TlsError(), "; give a PEM file without a passphrase"));
   };
   if (SSL_CTX_load_verify_locations(tls, files.authority.c_str(), nullptr) != 1)
     return wrong("authority", files.authority);
   if (SSL_CTX_use_certificate_chain_file(tls, files.certificate.c_str()) != 1)
     return wrong("certificate", files.certificate);
+  // Nobody is there who could be asked for a passphrase.
+  SSL_CTX_set_default_passwd_cb(tls, [](char*, int, int, void*) { return -1; });
   if (SSL_CTX_use_PrivateKey_file(tls, files.private_key.c_str(), SSL_FILETYPE_PEM) != 1)
     return wrong("private key", files.private_key);
+  if (!SignsQuickly(SSL_CTX_get0_privatekey(tls)))
+    return Error(Code::kInvalid,
+                 Text("private key: ", files.private_key,
+                      " is no elliptic one, and would hold up the node for whoever connects; make one "
+                      "(openssl ecparam -name prime256v1 -genkey -noout), which any authority can certify"));
   if (SSL_CTX_check_private_key(tls) != 1)
     return Error(Code::kInvalid,
                  Text("private key: ", files.private_key, " is not that of ", files.certificate));

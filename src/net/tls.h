@@ -32,7 +32,7 @@ Result<CellKey> ReadCellKey(const std::string& path);
 struct TlsCertificates {
   std::string authority;    // of all members
   std::string certificate;  // this member's, with what leads to the authority
-  std::string private_key;
+  std::string private_key;  // elliptic, without a passphrase
 };
 
 enum class TlsRole : std::uint8_t { kClient, kServer };

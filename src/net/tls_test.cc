@@ -133,6 +133,17 @@ TEST_F(TlsTest, AWrongFileIsNamed) {
   EXPECT_THAT(std::string(context.error().message()), HasSubstr("none.pem"));
 }
 
+TEST_F(TlsTest, KeyThatSignsSlowlyOrIsEncryptedIsRefused) {
+  TestAuthority authority(directory_);
+  for (const TlsCertificates& files :
+       {authority.Issue("slow", EVP_RSA_gen(2048)), authority.Issue("shut", EVP_EC_gen("P-256"), "word")}) {
+    const auto context = TlsContext::OfCertificates(files);
+    ASSERT_FALSE(context.has_value());
+    EXPECT_EQ(context.error().code(), Code::kInvalid);
+    EXPECT_THAT(std::string(context.error().message()), HasSubstr(files.private_key));
+  }
+}
+
 TEST_F(TlsTest, APeerThatSaysNothingIsTooLate) {
   const TlsContext context = OfKeys({Key(1)});
   client_ = pair_.loop->BlockOn(TlsStream::Handshake(pair_.executor(), context, TlsRole::kClient,

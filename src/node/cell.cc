@@ -59,19 +59,14 @@ Result<std::unique_ptr<Cell>> Cell::Start(const Parts& parts, const NodeOptions&
   if (!etcd) return Error(etcd.error().code(), Text("cell: ", etcd.error().message()));
   cell->etcd_ = std::move(*etcd);
   net::Network* network = &cell->tcp_;
-  if (!cell->keys_.empty() || !options.cell_certificate.empty()) {
-    auto context = cell->keys_.empty()
-                       ? net::TlsContext::OfCertificates(
-                             {options.cell_authority, options.cell_certificate, options.cell_certificate_key})
-                       : net::TlsContext::OfCellKeys(cell->keys_);
-    if (!context) return Error(context.error().code(), Text("cell: ", context.error().message()));
-    cell->context_.emplace(std::move(*context));
-    network = &cell->tls_.emplace(cell->tcp_, *cell->context_);
-  }
+  auto tls = CellTls(options, cell->keys_);
+  if (!tls) return Error(tls.error());
+  cell->context_ = std::move(*tls);
+  if (cell->context_) network = &cell->tls_.emplace(cell->tcp_, *cell->context_);
   mesh::MemberOptions member;
   member.id = options.member;
   member.prefix = CellPrefix(options);
-  member.listen = options.cell_listen.empty() ? options.cell_address : options.cell_listen;
+  member.listen = CellListens(options);
   member.address = options.cell_address;
   member.zone = options.zone;
   member.role = options.cell_role;
@@ -82,14 +77,10 @@ Result<std::unique_ptr<Cell>> Cell::Start(const Parts& parts, const NodeOptions&
   member.boot = &parts.boot;
   member.answers = &cell->peers_;
   auto started = mesh::Member::Start(*cell->etcd_, *network, cell->local_, std::move(member));
-  if (!started)
-    return Error(started.error().code(), Text("cell: listening for other members at ",
-                                              options.cell_listen.empty() ? "cell_address" : "cell_listen",
-                                              ": ", started.error().message()));
+  if (!started) return Error(CannotListen(options, started.error()));
   cell->member_ = std::move(*started);
   cell->agreed_names_.emplace(*cell->etcd_, CellPrefix(options), cell->member_->state());
-  if (Status status = cell->Share(options, parts.random()); !status.ok())
-    return Error(status.code(), Text("cell: ", status.message()));
+  if (Status status = cell->Share(options, parts.random()); !status.ok()) return Error(std::move(status));
   return cell;
 }
 
@@ -102,10 +93,7 @@ Status Cell::Share(const NodeOptions& options, std::uint64_t seed) {
       {loop_, parts_.clock, store_, parts_.reader, member_->links(), context_ ? &*context_ : nullptr,
        parts_.rails, RdmaOptions(options), options.cell_bandwidth, threads, &peers_},
       at);
-  if (!rails)
-    return Status(rails.error().code(), Text("listening for rails at ", at, ", the port behind ",
-                                             options.cell_listen.empty() ? "cell_address" : "cell_listen",
-                                             "'s: ", rails.error().message()));
+  if (!rails) return CannotListenForRails(options, rails.error());
   rails_ = std::move(*rails);
   if (rails_->fabric() != nullptr) {
     log_.Log(LogLevel::kInfo, "cell: blocks are read over ", rails_->fabric_name(),

@@ -12,6 +12,7 @@
 #include "base/nearest.h"
 #include "base/units.h"
 #include "mesh/cell_keys.h"
+#include "net/tcp_network.h"
 #include "net/tls.h"
 
 namespace cistern::node {
@@ -149,7 +150,7 @@ Status CheckCellOptions(const NodeOptions& options) {
   if (!options.cell_listen.empty()) {
     if (Status status = CheckAddress("cell_listen", options.cell_listen, false); !status.ok()) return status;
   }
-  const std::string& listens = options.cell_listen.empty() ? options.cell_address : options.cell_listen;
+  const std::string& listens = CellListens(options);
   if (Status status = CheckCertificates(options); !status.ok()) return status;
   if (options.cell_keys.empty() && options.cell_certificate.empty() && !IsLoopback(listens))
     return Status(Code::kInvalid,
@@ -167,13 +168,51 @@ Status CheckCellOptions(const NodeOptions& options) {
   return CheckCellAccess(options);
 }
 
+Result<std::optional<net::TlsContext>> CellTls(const NodeOptions& options,
+                                               std::span<const net::CellKey> keys) {
+  if (keys.empty() && options.cell_certificate.empty()) return std::nullopt;
+  auto context = keys.empty()
+                     ? net::TlsContext::OfCertificates(
+                           {options.cell_authority, options.cell_certificate, options.cell_certificate_key})
+                     : net::TlsContext::OfCellKeys(keys);
+  if (!context) return Error(context.error().code(), Text("cell: ", context.error().message()));
+  return std::move(*context);
+}
+
+const std::string& CellListens(const NodeOptions& options) {
+  return options.cell_listen.empty() ? options.cell_address : options.cell_listen;
+}
+
+Status CannotListen(const NodeOptions& options, const Status& why) {
+  return Status(why.code(),
+                Text("cell: listening for other members at ",
+                     options.cell_listen.empty() ? "cell_address" : "cell_listen", ": ", why.message()));
+}
+
+Status CannotListenForRails(const NodeOptions& options, const Status& why) {
+  return Status(why.code(),
+                Text("cell: listening for rails at ", RailAddress(CellListens(options)), ", the port behind ",
+                     options.cell_listen.empty() ? "cell_address" : "cell_listen", "'s: ", why.message()));
+}
+
+Status CheckCell(const NodeOptions& options) {
+  if (options.cell.empty()) return Status();
+  const auto keys = ReadCellKeys(options);
+  if (!keys) return keys.error();
+  if (const auto tls = CellTls(options, *keys); !tls) return tls.error();
+  const Status listens = net::TcpNetwork::CheckListen(CellListens(options));
+  if (!listens.ok()) return CannotListen(options, listens);
+  const Status rails = net::TcpNetwork::CheckListen(RailAddress(CellListens(options)));
+  return rails.ok() ? rails : CannotListenForRails(options, rails);
+}
+
 std::optional<net::LibfabricOptions> RdmaOptions(const NodeOptions& options) {
   constexpr std::string_view kClear = "clear";
   if (!options.cell_rdma.starts_with(kClear)) return std::nullopt;
   net::LibfabricOptions rdma;
   if (options.cell_rdma.size() > kClear.size()) rdma.provider = options.cell_rdma.substr(kClear.size() + 1);
   // Of the device that has the address where others reach this member; behind a service it has another.
-  const std::string& at = options.cell_listen.empty() ? options.cell_address : options.cell_listen;
+  const std::string& at = CellListens(options);
   std::string host(Split(at).host);
   if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
   if (host != "0.0.0.0" && host != "::") rdma.address = std::move(host);

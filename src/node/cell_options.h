@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,20 @@ Status CheckCellAccess(const NodeOptions& options);
 // Of the files that cell_key names, in order; none of a node in no cell. kDenied: others may read one;
 // kInvalid: it is no key; kIoError.
 Result<std::vector<net::CellKey>> ReadCellKeys(const NodeOptions& options);
+
+// What the node and the other members prove themselves by: these keys, or its certificate; none where nothing
+// is encrypted. kInvalid names the file that cannot be used.
+Result<std::optional<net::TlsContext>> CellTls(const NodeOptions& options,
+                                               std::span<const net::CellKey> keys);
+
+// Where the node listens for the other members.
+const std::string& CellListens(const NodeOptions& options);
+
+// What the start of a cell would refuse of its certificate and of where it listens. Not asked: etcd.
+Status CheckCell(const NodeOptions& options);
+// `why` Listen refused there, for other members and for their rails (the port behind).
+Status CannotListen(const NodeOptions& options, const Status& why);
+Status CannotListenForRails(const NodeOptions& options, const Status& why);
 
 // How the cell's etcd is reached.
 etcd::GatewayOptions EtcdOptions(const NodeOptions& options);

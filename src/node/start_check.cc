@@ -29,6 +29,7 @@ Status CheckNodeOptions(const NodeOptions& options) {
   for (std::size_t i = 0; i < places->devices.size(); ++i) {
     if (Status device = CheckDevice(*places, i); !device.ok()) return device;
   }
+  if (Status cell = CheckCell(options); !cell.ok()) return cell;
   return options.socket.empty() ? Status() : server::Listener::Check(options.socket);
 }
 

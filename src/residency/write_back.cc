@@ -71,10 +71,10 @@ void WriteBack::NotePut(catalog::RecordId record) {
   const catalog::Record& r = context_.forest.record(record);
   if (!worth_.Fits(r)) {
     if (context_.counters.down_too_large.value() == 0) {
-      context_.log.Log(
-          LogLevel::kWarning, "flash takes blocks of at most ", lower_->max_append_bytes(), " bytes: one of ",
-          r.body_bytes,
-          " stays in memory alone, and so do others of its size; larger devices take larger ones");
+      context_.log.Log(LogLevel::kWarning, "flash takes blocks of at most ", lower_->max_append_bytes(),
+                       " bytes: one of ", r.body_bytes,
+                       " stays in memory alone, and so do others of its size; flash that is made anew on "
+                       "larger devices takes larger ones");
     }
     context_.counters.down_too_large.Add();
     return;

@@ -125,6 +125,9 @@ class StagingBudget final {
   std::deque<GivenUp> given_up_;
 };
 
+// The longest wait for staging: the thread has other saves too, and whoever closes waits for the thread.
+inline constexpr std::int64_t kStagingUs = 5'000'000;
+
 class SaveMove final : public Move {
  public:
   SaveMove(Store& store, StagingBudget& budget, const PageSave& save)
@@ -144,8 +147,6 @@ class SaveMove final : public Move {
     std::size_t count;
     std::uint64_t bytes;
   };
-  // The longest wait for staging: the thread has other saves too.
-  static constexpr std::int64_t kStagingUs = 5'000'000;
   // How soon the node is asked again for staging that other sessions have.
   static constexpr std::int64_t kAskAgainUs = 5'000;
   bool CollectAnswers();

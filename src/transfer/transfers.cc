@@ -372,7 +372,7 @@ class Transfers::Shared final {
     // Grown once and given back: what was granted stays this session's. Not by who makes the transfers: an
     // engine would wait for a node that is silent, and some only load. Saves are queued meanwhile, where they
     // end by their deadlines however long the node takes.
-    if (kind == kSaves && WaitForFirst(lane)) static_cast<void>(store_->AllocateStaging(kStagingBytes));
+    if (kind == kSaves && WaitForFirst(lane)) static_cast<void>(store_->AllocateStaging(kStagingBytes, kStagingUs));
     std::vector<EntryPtr> under_way;
     Pace pace(options_.max_bytes_per_s);
     std::int64_t look_ns = kFirstLookNs;

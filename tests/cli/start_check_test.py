@@ -66,6 +66,10 @@ class WhatAStartRefuses(ProgramTest):
         wide.mkdir()
         wide.chmod(0o777)
         (self.directory / "open" / "default").mkdir(0o755, parents=True)
+        key = self.directory / "key"
+        key.touch(0o600)
+        key.write_text("7a" * 32)
+        cell = {"cell": "http://127.0.0.1:1", "member": "one", "cell_address": "192.0.2.1:7420"}
         rows: list[tuple[dict[str, object], str]] = [
             ({"memory_dir": file}, "is no directory: name one"),
             ({"memory_dir": file / "m"}, "Not a directory"),
@@ -79,6 +83,10 @@ class WhatAStartRefuses(ProgramTest):
             ({"flash": f"{self.disk}:99999GiB"}, "its file system has room for"),
             ({"flash": f"{self.disk}:256MiB", "journal_dir": file}, "is neither a directory nor a block device"),
             ({"http": "192.0.2.1:9180"}, "cannot be listened at: Cannot assign requested address"),
+            ({**cell, "cell_authority": file, "cell_certificate": file, "cell_certificate_key": file},
+             f"authority: {file}"),
+            ({**cell, "cell_key": key, "cell_listen": "192.0.2.1:7420"},
+             "192.0.2.1:7420: Cannot assign requested address"),
         ]
         for settings, text in rows:
             with self.subTest(**{name: str(value) for name, value in settings.items()}):
