@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -335,6 +336,14 @@ class WhatANodeDoes(CliTest):
         listed = run("cisternd", "--metrics").stdout.decode()
         self.assertIn("cistern_store_published_total", listed)
         self.assertTrue(page.endswith(listed), "docs/metrics.md ends with what `cisternd --metrics` prints")
+
+    def test_docs_have_the_settings_of_flash_and_of_cells(self) -> None:
+        flags = [one["name"] for one in json.loads(run("cisternd", "--describe").stdout)["options"]]
+        for page, those in (("flash.md", "--(flash|journal|discard|scrub)"), ("cell.md", "--(cell|etcd|member|zone)")):
+            rows = re.findall(r"(?m)^\| (.*?) \|", (ROOT / "docs" / page).read_text(encoding="utf-8"))
+            named = {name.replace("_", "-") for row in rows for name in re.findall(r"`(?:--)?([a-z_-]+)", row)}
+            self.assertGreater(len(named), 8)
+            self.assertEqual([f for f in flags if re.match(those, f) and f[2:] not in named], [], page)
 
     def test_the_http_port_is_named_where_it_is_wrong_or_in_use(self) -> None:
         self.assert_says(run("cisternd", "--http", "localhost:http"), 2, "--http", "10.0.0.7:9180")
