@@ -345,6 +345,17 @@ class WhatANodeDoes(CliTest):
             self.assertGreater(len(named), 8)
             self.assertEqual([f for f in flags if re.match(those, f) and f[2:] not in named], [], page)
 
+    def test_docs_have_each_key_of_generated_traces_with_its_default(self) -> None:
+        page, given = (ROOT / "docs" / "traces.md").read_text(encoding="utf-8"), {}
+        for names, defaults in re.findall(r"(?m)^\| (`[a-z_`, ]+`) \| (`[\w.`, ]+`) \|", page):
+            given |= dict(zip(re.findall(r"\w+", names), re.findall(r"[\w.]+", defaults), strict=True))
+        said = run("cistern", "sim", "generated:none=1", "--blocks", 1).stderr.decode()
+        self.assertEqual(set(given), set(said.split("known are ")[1].strip().split(", ")))
+        named = ",".join(f"{name}={default}" for name, default in given.items())
+        sims = [run("cistern", "sim", f"generated:{text}", "--blocks", 100).stdout for text in ("", named)]
+        self.assertTrue(sims[0])
+        self.assertEqual(sims[0], sims[1])
+
     def test_the_http_port_is_named_where_it_is_wrong_or_in_use(self) -> None:
         self.assert_says(run("cisternd", "--http", "localhost:http"), 2, "--http", "10.0.0.7:9180")
         node = self.node("--http", "0")
