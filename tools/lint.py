@@ -391,7 +391,8 @@ def check_rules(tree: Tree) -> Iterator[Finding]:
 
 
 def check_pages(tree: Tree) -> Iterator[Finding]:
-    """Links of pages lead to files, and to headings, that are there; tests that they name exist."""
+    """Links of pages lead to files, and to headings, that are there; tests that they name exist; docs/architecture.md has
+    a row for each folder of src/."""
     tests, _ = tests_of(tree)
     pages = {p: p.read_text(encoding="utf-8") for p in (*tree.root.glob("*.md"), *tree.root.glob("docs/**/*.md"))}
     anchors = {p: {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in re.findall(r"(?m)^#+ (.*)$", text)}
@@ -405,6 +406,10 @@ def check_pages(tree: Tree) -> Iterator[Finding]:
         for m in re.finditer(r"`([a-z_]+/[A-Z]\w*\.[A-Z]\w*|[\w/]+\.py::\w+)`", text):
             if m[1] not in tests and page != "docs/rules.md":
                 yield Finding(page, line_of(text, m.start()), f"there is no test {m[1]}")
+    layers = tree.root / "docs/architecture.md"
+    for folder in tree.arrows.direct if layers in pages else ():
+        if not re.search(rf"(?m)^\| [^|]*`{folder}`", pages[layers]):
+            yield Finding("docs/architecture.md", 1, f"no row of a table begins with `{folder}`")
 
 
 CHECKS = (check_arrows, check_public_headers, check_there, check_spdx, check_pragma_once, check_conditions,

@@ -218,6 +218,11 @@ class LintTest(unittest.TestCase):
         for name in ("store/A.Gone", "tests/engine/test_a.py::test_gone"):
             self.expect("docs/a.md", f"{sound}`{name}`\n", f"a.md:3: there is no test {name}")
 
+    def test_a_folder_that_the_table_of_layers_has_not(self) -> None:
+        rows = "# A\n| `base` | a |\n| `door`, `client` | b |\n"
+        self.assertEqual(self.found("docs/architecture.md", rows + "| `store` | c |\n"), [])
+        self.expect("docs/architecture.md", rows, "architecture.md:1: no row of a table begins with `store`")
+
     def test_the_picture_is_svg_with_every_folder(self) -> None:
         tree = lint.read_tree(self.root)
         drawn = picture.draw(tree.arrows.direct, tree.arrows.headers, {"base", "store", "door", "client"},
