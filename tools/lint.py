@@ -391,8 +391,8 @@ def check_rules(tree: Tree) -> Iterator[Finding]:
 
 
 def check_pages(tree: Tree) -> Iterator[Finding]:
-    """Links of pages lead to files, and to headings, that are there; tests that they name exist; docs/architecture.md has
-    a row for each folder of src/."""
+    """Links of pages lead to files, and to headings, that are there; tests that they name exist; the table of layers
+    has a row for each folder of src/."""
     tests, _ = tests_of(tree)
     pages = {p: p.read_text(encoding="utf-8") for p in (*tree.root.glob("*.md"), *tree.root.glob("docs/**/*.md"))}
     anchors = {p: {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in re.findall(r"(?m)^#+ (.*)$", text)}
