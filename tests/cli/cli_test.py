@@ -345,6 +345,18 @@ class WhatANodeDoes(CliTest):
             self.assertGreater(len(named), 8)
             self.assertEqual([f for f in flags if re.match(those, f) and f[2:] not in named], [], page)
 
+    def test_commands_in_docs_take_the_options_that_they_have_there(self) -> None:
+        def options(*words: str) -> set[str]:
+            return {one["name"] for one in json.loads(run(*words, "--describe").stdout)["options"]}
+
+        names = [one["name"] for one in json.loads(run("cistern", "--describe").stdout)["commands"]]
+        of = {f"cistern {name}": options("cistern", *name.split()) for name in names} | {"cisternd": options("cisternd")}
+        command = re.compile(rf"\b({'|'.join(sorted(of, key=len, reverse=True))})\b(?!-)([^`|#;&\n]*)")
+        for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+            for name, words in command.findall(page.read_text(encoding="utf-8").replace("\\\n", " ")):
+                given = set(re.findall(r"(?<!\S)--[a-z][a-z-]*", words)) - {"--help", "--version"}
+                self.assertEqual(given - of[name], set(), f"{page.name}: {name}{words}")
+
     def test_docs_have_each_key_of_generated_traces_with_its_default(self) -> None:
         page, given = (ROOT / "docs" / "traces.md").read_text(encoding="utf-8"), {}
         for names, defaults in re.findall(r"(?m)^\| (`[a-z_`, ]+`) \| (`[\w.`, ]+`) \|", page):
