@@ -350,7 +350,8 @@ class WhatANodeDoes(CliTest):
             return {one["name"] for one in json.loads(run(*words, "--describe").stdout)["options"]}
 
         names = [one["name"] for one in json.loads(run("cistern", "--describe").stdout)["commands"]]
-        of = {f"cistern {name}": options("cistern", *name.split()) for name in names} | {"cisternd": options("cisternd")}
+        of = {f"cistern {name}": options("cistern", *name.split()) for name in names}
+        of["cisternd"] = options("cisternd")
         command = re.compile(rf"\b({'|'.join(sorted(of, key=len, reverse=True))})\b(?!-)([^`|#;&\n]*)")
         for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
             for name, words in command.findall(page.read_text(encoding="utf-8").replace("\\\n", " ")):
