@@ -91,8 +91,8 @@ class Deploy(unittest.TestCase):
         text = (HERE / "cistern.toml").read_text()
         config = self.directory / "c.toml"
         # Those that are only shown too, below a directory of this test's.
-        config.write_text(text.replace("#memory =", "memory =").replace("64GiB", "64MiB")
-                          .replace("/dev/shm/cistern", str(self.directory / "memory")))
+        shown = re.sub(r"(?m)^#(?=\w+ = )", "", text).replace("64GiB", "64MiB").replace("group:engines", "group:0")
+        config.write_text(shown.replace("/dev/shm/cistern", str(self.directory / "memory")))
         said = run(BIN / "cistern", "config", "--file", config)
         self.assertEqual(said.returncode, 0, said.stderr)
         self.assertIn(f"{config}:", said.stdout)

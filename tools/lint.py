@@ -390,9 +390,31 @@ def check_rules(tree: Tree) -> Iterator[Finding]:
             yield Finding(source, line, f"{name} is named after a rule and {path} does not list it", False)
 
 
+def check_pages(tree: Tree) -> Iterator[Finding]:
+    """Links of pages lead to files, and to headings, that are there; tests that they name exist; the table of layers
+    has a row for each folder of src/."""
+    tests, _ = tests_of(tree)
+    pages = {p: p.read_text(encoding="utf-8") for p in (*tree.root.glob("*.md"), *tree.root.glob("docs/**/*.md"))}
+    anchors = {p: {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in re.findall(r"(?m)^#+ (.*)$", text)}
+               for p, text in pages.items()}
+    for path, text in sorted(pages.items()):
+        page = path.relative_to(tree.root).as_posix()
+        for m in re.finditer(r"\]\(([^)\s:#]*)(?:#([^)\s]*))?\)", text):
+            to = Path(os.path.normpath(path.parent / m[1])) if m[1] else path
+            if not to.exists() or m[2] and m[2] not in anchors.get(to, ()):
+                yield Finding(page, line_of(text, m.start()), f"{m[0][2:-1]} is not there")
+        for m in re.finditer(r"`([a-z_]+/[A-Z]\w*\.[A-Z]\w*|[\w/]+\.py::\w+)`", text):
+            if m[1] not in tests and page != "docs/rules.md":
+                yield Finding(page, line_of(text, m.start()), f"there is no test {m[1]}")
+    layers = tree.root / "docs/architecture.md"
+    for folder in tree.arrows.direct if layers in pages else ():
+        if not re.search(rf"(?m)^\| [^|]*`{folder}`", pages[layers]):
+            yield Finding("docs/architecture.md", 1, f"no row of a table begins with `{folder}`")
+
+
 CHECKS = (check_arrows, check_public_headers, check_there, check_spdx, check_pragma_once, check_conditions,
           check_awaited_conditions, check_sleeps, check_confined, check_cycles, check_import_cycles,
-          check_engine_imports, check_lengths, check_namespaces, check_types, check_rules)
+          check_engine_imports, check_lengths, check_namespaces, check_types, check_rules, check_pages)
 
 
 # ------------------------------------------------------------------------------------ includes and imports

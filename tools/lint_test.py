@@ -209,6 +209,20 @@ class LintTest(unittest.TestCase):
         self.expect("src/store/a_test.cc", SPDX + "TEST(A, R10Gone) {\n}\n", "a_test.cc:2: warning: store/A.R10Gone")
         self.assertEqual(self.found("src/store/a_test.cc", SPDX + "TEST(A, Rest) {\n}\n"), [])
 
+    def test_pages_that_link_to_or_name_what_is_not_there(self) -> None:
+        self.plant({"src/store/a_test.cc": SPDX + "TEST(A, Rest) {\n}\n", "docs/b.md": "# What it `is`, now\n"})
+        sound = "# A\n[a](#a) [b](b.md) [c](b.md#what-it-is-now) [d](https://a/b#c) [e](../src/ARROWS) `store/A.Rest`\n"
+        self.assertEqual(self.found("docs/a.md", sound), [])
+        for text, said in (("[a](c.md)", "c.md"), ("[a](b.md#a)", "b.md#a"), ("[a](#b)", "#b")):
+            self.expect("docs/a.md", f"{sound}{text}\n", f"a.md:3: {said} is not there")
+        for name in ("store/A.Gone", "tests/engine/test_a.py::test_gone"):
+            self.expect("docs/a.md", f"{sound}`{name}`\n", f"a.md:3: there is no test {name}")
+
+    def test_a_folder_that_the_table_of_layers_has_not(self) -> None:
+        rows = "# A\n| `base` | a |\n| `door`, `client` | b |\n"
+        self.assertEqual(self.found("docs/architecture.md", rows + "| `store` | c |\n"), [])
+        self.expect("docs/architecture.md", rows, "architecture.md:1: no row of a table begins with `store`")
+
     def test_the_picture_is_svg_with_every_folder(self) -> None:
         tree = lint.read_tree(self.root)
         drawn = picture.draw(tree.arrows.direct, tree.arrows.headers, {"base", "store", "door", "client"},

@@ -96,6 +96,16 @@ class TheChart(Manifests):
         # The node has what was copied of it.
         self.assertNotIn(secret["name"], [one["name"] for one in node["volumeMounts"]])
 
+    def test_nodes_of_a_cell_may_have_a_certificate_in_place_of_a_key(self) -> None:
+        files = {"cell_authority": "ca.crt", "cell_certificate": "tls.crt", "cell_certificate_key": "tls.key"}
+        found = self.manifests(rendered({
+            "cell": {"etcd": ["http://a:2379"], "keys": []},
+            "settings": {name: f"/cell/{file}" for name, file in files.items()},
+        }))
+        settings = found["ConfigMap"]["data"]["cistern.toml"].splitlines()
+        for line in ("cell_key = []", *(f'{name} = "/cell/{file}"' for name, file in files.items())):
+            self.assertIn(line, settings)
+
     def test_another_setting_rolls_the_nodes(self) -> None:
         sums = {self.manifests(rendered(values))["DaemonSet"]["spec"]["template"]
                 ["metadata"]["annotations"]["checksum/config"] for values in (None, {"settings": {"movers": 3}})}

@@ -59,6 +59,6 @@ class NamespaceSpec:
     said last, or else as the node has it. Not part of the identity."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """What people call what is in it, such as the name under which a model is served: drops, quotas, switches and lists
-    look for NAME=VALUE here as they do among `fields`. At most 8, each printable and of 127 bytes. Empty: as its users
-    said last; else all of them take the place of those of before. Never identity: two namespaces with the same labels
-    share nothing."""
+    look for NAME=VALUE here as they do among `fields`. At most 8, printable, name and value of 127 bytes together.
+    Empty: as its users said last; else all of them take the place of those of before. Never identity: two namespaces
+    with the same labels share nothing."""

@@ -391,10 +391,10 @@ class Store(Handle):
     ) -> Store:
         """Starts a node inside this process; the next open of the same directory is warm.
 
-        memory_bytes: 0 is a quarter of the cgroup's or the host's. memory_dir: "" is /dev/shm/cistern-UID.
-        alignment: of records, 512 or 4096, fixed when the arena is created. max_blocks: 0 is what fits.
-        poll_us: how long core and movers poll before they sleep. loop: auto, io_uring or epoll. A wrong value
-        raises Invalid that names it; a directory that another node has, Busy.
+        memory_bytes: 0 is a quarter of the cgroup's or the host's, or what the file system of memory_dir has room for.
+        memory_dir: "" is /dev/shm/cistern-UID. alignment: of records, 512 or 4096, fixed when the arena is created.
+        max_blocks: 0 is what fits. poll_us: how long core and movers poll before they sleep. loop: auto, io_uring or
+        epoll. A wrong value raises Invalid that names it; a directory that another node has, Busy.
 
         flash: as a lower tier, a directory and how many bytes of it, or a block device and 0 for all of it, each.
         The other options are those of flash, as docs/flash.md has them: a budget or read-ahead of 0 is none.

@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -335,6 +336,38 @@ class WhatANodeDoes(CliTest):
         listed = run("cisternd", "--metrics").stdout.decode()
         self.assertIn("cistern_store_published_total", listed)
         self.assertTrue(page.endswith(listed), "docs/metrics.md ends with what `cisternd --metrics` prints")
+
+    def test_docs_have_the_settings_of_flash_and_of_cells(self) -> None:
+        flags = [one["name"] for one in json.loads(run("cisternd", "--describe").stdout)["options"]]
+        for page, those in (("flash.md", "--(flash|journal|discard|scrub)"), ("cell.md", "--(cell|etcd|member|zone)")):
+            rows = re.findall(r"(?m)^\| (.*?) \|", (ROOT / "docs" / page).read_text(encoding="utf-8"))
+            named = {name.replace("_", "-") for row in rows for name in re.findall(r"`(?:--)?([a-z_-]+)", row)}
+            self.assertGreater(len(named), 8)
+            self.assertEqual([f for f in flags if re.match(those, f) and f[2:] not in named], [], page)
+
+    def test_commands_in_docs_take_the_options_that_they_have_there(self) -> None:
+        def options(*words: str) -> set[str]:
+            return {one["name"] for one in json.loads(run(*words, "--describe").stdout)["options"]}
+
+        names = [one["name"] for one in json.loads(run("cistern", "--describe").stdout)["commands"]]
+        of = {f"cistern {name}": options("cistern", *name.split()) for name in names}
+        of["cisternd"] = options("cisternd")
+        command = re.compile(rf"\b({'|'.join(sorted(of, key=len, reverse=True))})\b(?!-)([^`|#;&\n]*)")
+        for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+            for name, words in command.findall(page.read_text(encoding="utf-8").replace("\\\n", " ")):
+                given = set(re.findall(r"(?<!\S)--[a-z][a-z-]*", words)) - {"--help", "--version"}
+                self.assertEqual(given - of[name], set(), f"{page.name}: {name}{words}")
+
+    def test_docs_have_each_key_of_generated_traces_with_its_default(self) -> None:
+        page, given = (ROOT / "docs" / "traces.md").read_text(encoding="utf-8"), {}
+        for names, defaults in re.findall(r"(?m)^\| (`[a-z_`, ]+`) \| (`[\w.`, ]+`) \|", page):
+            given |= dict(zip(re.findall(r"\w+", names), re.findall(r"[\w.]+", defaults), strict=True))
+        said = run("cistern", "sim", "generated:none=1", "--blocks", 1).stderr.decode()
+        self.assertEqual(set(given), set(said.split("known are ")[1].strip().split(", ")))
+        named = ",".join(f"{name}={default}" for name, default in given.items())
+        sims = [run("cistern", "sim", f"generated:{text}", "--blocks", 100).stdout for text in ("", named)]
+        self.assertTrue(sims[0])
+        self.assertEqual(sims[0], sims[1])
 
     def test_the_http_port_is_named_where_it_is_wrong_or_in_use(self) -> None:
         self.assert_says(run("cisternd", "--http", "localhost:http"), 2, "--http", "10.0.0.7:9180")
