@@ -177,16 +177,47 @@ class WhatANodeDoes(CliTest):
         node = self.node()
         body = bytes(range(256)) * 1000
         put = node.cistern("put", "--namespace", "demo", KEYS[0], "-", "--json", stdin=body)
-        self.assertEqual(json.loads(put.stdout), {"key": KEYS[0], "bytes": len(body)})
+        self.assertEqual(json.loads(put.stdout), {"key": KEYS[0], "bytes": len(body), "stored": True})
         put = node.cistern("put", "--namespace", "demo", "--parent", KEYS[0], KEYS[1], "-", stdin=b"child")
         self.assert_says(put, 0)
         match = node.cistern("match", "--namespace", "demo", "--json", *KEYS[:3])
         runs = [{"blocks": 2, "where": "memory", "ready_in_us": 0}]
-        self.assertEqual(json.loads(match.stdout), {"blocks": 2, "of": 3, "runs": runs})
+        self.assertEqual(json.loads(match.stdout), {"blocks": 2, "of": 3, "runs": runs, "why": None})
         self.assertEqual(node.cistern("get", "--namespace", "demo", KEYS[0], "-").stdout, body)
         drop = node.cistern("drop", "--namespace", "demo", "--json", KEYS[0])
         self.assertEqual(json.loads(drop.stdout), {"dropped": 2})
         self.assert_says(node.cistern("get", "--namespace", "demo", KEYS[1], "-"), 1, "miss")
+
+    def test_a_put_of_a_key_that_is_there_says_that_it_stored_nothing(self) -> None:
+        node = self.node()
+        node.cistern("put", "--namespace", "demo", KEYS[0], "-", stdin=b"the first")
+        put = node.cistern("put", "--namespace", "demo", KEYS[0], "-", "--json", stdin=b"other")
+        self.assert_says(put, 1, f"block {KEYS[0]} is there already and stays as it is; drop it")
+        self.assertEqual(json.loads(put.stdout), {"key": KEYS[0], "bytes": 5, "stored": False})
+        self.assertEqual(node.cistern("get", "--namespace", "demo", KEYS[0], "-").stdout, b"the first")
+        orphan = node.cistern("put", "--namespace", "demo", "--parent", KEYS[2], KEYS[3], "-", stdin=b"x")
+        self.assert_says(orphan, 1, f"waits for its parent {KEYS[2]}")
+
+    def test_a_miss_says_where_reads_are_off_or_the_node_drains(self) -> None:
+        node = self.node()
+        block = ("--namespace", "demo", KEYS[0])
+        node.cistern("put", *block, "-", stdin=b"x")
+        of_demo = ("--namespace", "demo")
+        for off, on, why in (
+            (("reads", "off"), ("reads", "on"), "reads are off, `cistern admin reads on` turns them on"),
+            (("reads", "off", *of_demo), ("reads", "on", *of_demo), "reads of demo are off, `cistern admin reads on"),
+            (("drain", "--for", "upgrade"), ("drain", "off"), "the node drains, so that it can be stopped"),
+        ):
+            self.assert_says(node.cistern("admin", *off), 0)
+            self.assert_says(node.cistern("get", *block, "-"), 1, f"miss: {why}")
+            self.assertIn(f"0 of 1 blocks: {why}", node.cistern("match", *block).stdout.decode())
+            self.assertTrue(node.json("match", *block)["why"].startswith(why))
+            self.assert_says(node.cistern("admin", *on), 0)
+            self.assertEqual(node.cistern("get", *block, "-").stdout, b"x")
+        node.cistern("put", "--namespace", "other", KEYS[0], "-", stdin=b"x")
+        node.cistern("admin", "reads", "off", "--namespace", "other")
+        self.assert_says(node.cistern("get", *of_demo, KEYS[1], "-"), 1, f"block {KEYS[1]}")
+        self.assertIsNone(node.json("match", *of_demo, KEYS[1])["why"])
 
     def test_a_namespace_is_kept_to_its_node_or_strict_as_it_is_said(self) -> None:
         node = self.node()
