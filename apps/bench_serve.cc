@@ -215,9 +215,11 @@ Result<std::string> ApiKey(const std::string& file) {
   if (file.empty()) {
     key = Environment("OPENAI_API_KEY");
   } else {
+    errno = 0;
     std::ifstream in(file);
     if (!std::getline(in, key)) {
-      return Error(Code::kIoError, Text("--api-key-file: ", ShownPath(file), " cannot be read, or is empty"));
+      return Error(Code::kInvalid, Text("--api-key-file: ", ShownPath(file), ": ",
+                                        errno == 0 ? std::string("has no line") : ErrnoText(errno)));
     }
   }
   while (key.ends_with('\r') || key.ends_with(' ') || key.ends_with('\n')) key.pop_back();

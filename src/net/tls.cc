@@ -70,9 +70,9 @@ Result<CellKey> ReadCellKey(const std::string& path) {
     return Error(code, Text("cell key: ", path, " ", why));
   };
   const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return wrong(Code::kInvalid, Text("cannot be read: ", ErrnoText(errno)));
   struct stat info;
-  if (!fd.valid() || ::fstat(fd.get(), &info) != 0)
-    return wrong(Code::kIoError, Text("cannot be read: ", ErrnoText(errno)));
+  if (::fstat(fd.get(), &info) != 0) return wrong(Code::kIoError, Text("cannot be read: ", ErrnoText(errno)));
   if ((info.st_mode & 077) != 0)
     return wrong(Code::kDenied, Text("may be read by others than its owner: `chmod 600 ", path, "`"));
   std::array<char, 2 * CellKey::kBytes + 2> text{};

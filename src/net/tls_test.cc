@@ -200,7 +200,7 @@ TEST_F(TlsTest, AKeyIsReadFromAFileOfItsOwnersAlone) {
   EXPECT_THAT(reading(good + "00\n"), HasSubstr("has more than"));
   EXPECT_THAT(reading("x" + good.substr(1)), HasSubstr("hexadecimal at character 1"));
   fs::remove(path);
-  EXPECT_EQ(ReadCellKey(path).error().code(), Code::kIoError);
+  EXPECT_EQ(ReadCellKey(path).error().code(), Code::kInvalid);
 }
 
 // ---- sealed chunks

@@ -142,7 +142,7 @@ Result<TraceReader> TraceReader::Open(std::string path) {
   std::FILE* file = std::fopen(path.c_str(), "rbe");
   if (!file) {
     const int error = errno;
-    return Error(Code::kIoError,
+    return Error(Code::kInvalid,
                  Text("trace ", ShownPath(path), ": ", std::strerror(error),
                       ": give a file of JSON lines, or generated:sessions=200 for a made one"));
   }

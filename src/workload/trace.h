@@ -26,7 +26,7 @@ Status ParseTraceLine(std::string_view line, Request& request);
 // Reads a trace as a stream, one line in memory at a time. Errors begin with "FILE:LINE: ".
 class TraceReader final : public RequestSource {
  public:
-  // kIoError when the file cannot be opened.
+  // kInvalid when the file cannot be opened: another was meant.
   static Result<TraceReader> Open(std::string path);
   // Takes over `file`, which is called `name` in errors.
   TraceReader(std::FILE* file, std::string name);

@@ -127,7 +127,7 @@ TEST(BadInput, EndlessTraceLineIsRefusedInBoundedMemory) {
 
 TEST(BadInput, MissingTraceAndDirectoryAreNamed) {
   const Result<TraceReader> missing = TraceReader::Open("no/such.jsonl");
-  EXPECT_EQ(missing.error().code(), Code::kIoError);
+  EXPECT_EQ(missing.error().code(), Code::kInvalid);
   EXPECT_EQ(missing.error().message(),
             "trace no/such.jsonl: No such file or directory: give a file of JSON lines, or "
             "generated:sessions=200 for a made one");

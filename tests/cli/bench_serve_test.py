@@ -231,8 +231,8 @@ class BadInput(BenchServeTest):
         self.assert_says(self.serve("--url", "http://u:p@host"), 2, "--api-key-file")
         self.assert_says(self.serve("--uses", 3), 2, "--uses", "--users")
         self.assert_says(self.serve("--html", self.directory / "no" / "page"), 1, "--html", "No such file")
-        self.assert_says(self.serve("--api-key-file", self.directory / "none"), 1, "--api-key-file", "none")
-        self.assert_says(self.serve("--trace", self.directory / "none"), 1, "none")
+        self.assert_says(self.serve("--api-key-file", self.directory / "none"), 2, "--api-key-file", "none")
+        self.assert_says(self.serve("--trace", self.directory / "none"), 2, "none")
         self.assertEqual(self.fake.bodies, [])
 
     def test_help_has_examples(self) -> None:

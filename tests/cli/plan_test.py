@@ -123,7 +123,7 @@ class BadInput(PlanTest):
         lacking = self.file("lacking.json", '{"num_hidden_layers": 4, "num_attention_heads": 8}')
         self.assert_says(("--config", lacking), 2, "lacking.json", "hidden_size is missing")
         self.assert_says(("--config", self.file("cut.json", '{"num_hidden')), 2, "cut.json", "not JSON")
-        self.assert_says(("--config", self.directory / "none.json"), 1, "none.json", "No such file")
+        self.assert_says(("--config", self.directory / "none.json"), 2, "none.json", "No such file")
         self.assert_says(("--model", "Llama-3-8B", "--data", self.file("d.json", '{"gpus": [{"name": "x"}]}')), 2,
                          "gpus[0]", "source is missing")
 
