@@ -169,7 +169,8 @@ Result<Plan> MakePlan(const Flags& flags, std::string& about) {
     TraceShape shape = flags.replayed;
     shape.requests = flags.requests;
     if (flags.in_flight) shape.in_flight = flags.in_flight;
-    Result<std::unique_ptr<workload::RequestSource>> source = workload::OpenRequests(flags.trace);
+    Result<std::unique_ptr<workload::RequestSource>> source =
+        workload::OpenRequests(flags.trace, workload::Ids::kTexts);
     if (!source) return Error(source.error());
     Result<Plan> plan = PlanTrace(shape, **source, seed);
     if (plan) {

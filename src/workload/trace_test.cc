@@ -104,6 +104,23 @@ TEST(BadInput, WrongTraceValueIsNamedWithItsLimit) {
       "some.jsonl:3: session is \"a\": expected a whole number from 0 to 18446744073709551615");
 }
 
+TEST(BadInput, ABlockAfterTwoOthersIsNamedWithItsLine) {
+  const auto refusal = [](std::string_view ids) {
+    return Refusal(
+        Text(R"({"timestamp": 1, "input_length": 2000, "output_length": 1, "hash_ids": )", ids, "}"));
+  };
+  const std::string form =
+      ": expected an id to stand for its block and all before it, as KV does; hash each block together with "
+      "the id before it";
+  EXPECT_EQ(refusal("[7, 8, 9]"), "accepted");
+  EXPECT_EQ(refusal("[5, 8]"),
+            "some.jsonl:3: hash_ids[1] is 8, after 5, and in an earlier line after 7" + form);
+  EXPECT_EQ(refusal("[8]"),
+            "some.jsonl:3: hash_ids[0] is 8, first in its prompt, and in an earlier line after 7" + form);
+  EXPECT_EQ(refusal("[5, 7]"),
+            "some.jsonl:3: hash_ids[1] is 7, after 5, and in an earlier line first in its prompt" + form);
+}
+
 TEST(BadInput, TraceThatGoesBackInTimeIsNamedWithItsNumber) {
   const auto line = [](int at) {
     return Text(R"({"timestamp": )", at, R"(, "input_length": 1, "output_length": 1, "hash_ids": []})", "\n");

@@ -631,6 +631,15 @@ class BadInput(CliTest):
         self.assert_says(run("cistern", "sim", trace, "--blocks", 4, "--policy", "lur"), 2, "lur", "lru")
         self.assert_says(run("cistern", "sim", trace, "--blocks", 4, "--flash"), 2, "t.jsonl", "3")
 
+    def test_a_trace_whose_ids_are_of_contents_alone_is_refused(self) -> None:
+        trace = self.directory / "contents.jsonl"
+        lines = [{"timestamp": 0, "input_length": 1024, "output_length": 1, "hash_ids": [first, 2]} for first in (1, 3)]
+        trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        for words in (("sim", trace, "--blocks", 2), ("sim", trace, "--blocks", 2, "--flash"),
+                      ("replay", trace, "--blocks", 2), ("sim", "cluster", trace),
+                      ("plan", "--model", "Llama-3-8B", "--trace", trace)):
+            self.assert_says(run("cistern", *words), 2, "contents.jsonl:2: hash_ids[1] is 2, after 3, and", "after 1")
+
     def test_replay_of_blocks_without_bytes(self) -> None:
         for room in (("--memory", "64MiB"), ("--blocks", 10)):
             said = run("cistern", "replay", "generated:sessions=2", *room, "--block-bytes", "0B")

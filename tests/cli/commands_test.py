@@ -139,7 +139,8 @@ class Fields(ProgramTest):
         for words in (("put", "--namespace", "demo", KEYS[0], none), ("config", "--file", none),
                       ("config", "--check", none), ("sim", none, "--blocks", 4),
                       ("replay", none, "--blocks", 4), ("sim", "cluster", none),
-                      ("sim", "cluster", TRACE, "--data", none), ("plan", "--config", none), (*plan, "--data", none), (*plan, "--trace", none),
+                      ("sim", "cluster", TRACE, "--data", none),
+                      ("plan", "--config", none), (*plan, "--data", none), (*plan, "--trace", none),
                       ("bench", "serve", "--trace", none), ("bench", "serve", "--api-key-file", none),
                       ("cell", "new-history", "--cell", "http://127.0.0.1:1", "--cell-key", none)):
             self.assert_says(run("cistern", *words), 2, str(none), "No such file")
