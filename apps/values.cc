@@ -64,7 +64,8 @@ Result<std::string> ReadFile(std::string_view flag, const std::string& path) {
   char bytes[65536];
   while (text.size() <= kMostFileBytes) {
     const ssize_t got = ::read(file.get(), bytes, sizeof(bytes));
-    if (got < 0 && errno != EINTR) return unreadable(Code::kIoError, errno);
+    if (got < 0 && errno != EINTR)
+      return unreadable(errno == EISDIR ? Code::kInvalid : Code::kIoError, errno);
     if (got == 0) return text;
     if (got > 0) text.append(bytes, static_cast<std::size_t>(got));
   }
@@ -73,6 +74,7 @@ Result<std::string> ReadFile(std::string_view flag, const std::string& path) {
 }
 
 Status WriteFile(std::string_view flag, const std::string& path, const std::string& text) {
+  if (path == "-") return Status(Code::kInvalid, Text(flag, ": standard output has the report; name a file"));
   errno = 0;
   std::ofstream file(path, std::ios::binary);
   file << text;

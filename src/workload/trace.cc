@@ -218,7 +218,7 @@ Result<bool> TraceReader::NextLine(std::string_view& line) {
     buffer_.resize(searched + read);
     if (read == 0 && std::ferror(file_.get())) {
       ++line_;
-      return Fail(Code::kIoError, std::strerror(error));
+      return Fail(error == EISDIR ? Code::kInvalid : Code::kIoError, std::strerror(error));
     }
     read_all_ = read == 0;
   }

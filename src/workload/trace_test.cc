@@ -151,7 +151,9 @@ TEST(BadInput, MissingTraceAndDirectoryAreNamed) {
   Result<TraceReader> directory = TraceReader::Open(".");
   ASSERT_TRUE(directory.has_value());
   Request request;
-  EXPECT_EQ(directory->Next(request).error().message(), ".:1: Is a directory");
+  const Status refused = directory->Next(request).error();
+  EXPECT_EQ(refused.message(), ".:1: Is a directory");
+  EXPECT_EQ(refused.code(), Code::kInvalid);
 }
 
 }  // namespace

@@ -238,6 +238,9 @@ class BadInput(BenchServeTest):
         self.assert_says(self.serve("--uses", 3), 2, "--uses", "--users")
         self.assert_says(self.serve("--html", self.directory / "no" / "page"), 1, "--html", "No such file")
         self.assert_says(self.serve("--api-key-file", self.directory / "none"), 2, "--api-key-file", "none")
+        shaped = self.serve("--trace", "generated:sessions=2", "--shape", "chat")
+        self.assert_says(shaped, 2, "--trace stands instead of --shape")
+        self.assert_says(self.serve("--html", "-"), 2, "--html: standard output has the report")
         self.assert_says(self.serve("--trace", self.directory / "none"), 2, "none")
         self.assertEqual(self.fake.bodies, [])
 
