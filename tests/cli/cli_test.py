@@ -651,6 +651,9 @@ class BadInput(CliTest):
 
         said = replay("--blocks", 1 << 30, "--block-bytes", "64MiB")
         self.assert_says(said, 2, "--blocks: 1073741824 of 64MiB take", "this host has", "give fewer")
+        self.assert_says(replay("--memory", "4096TiB"), 2, "--memory: 4096TiB and this host has", "give less")
+        bench = run("cistern", "bench", "--only", "get", "--working-set", "4096TiB")
+        self.assert_says(bench, 2, "--working-set: 4096TiB take 5120TiB of memory and this host has")
         self.assert_says(replay("--blocks", 1, "--block-bytes", "65MiB"), 2, "--block-bytes: 65MiB", "limit of 64MiB")
         for flag, value in (("admit", "all"), ("write", "back"), ("promote", "all"), ("read-ahead", "1MiB")):
             said = replay("--memory", "64MiB", f"--flash-{flag}", value)
