@@ -194,7 +194,10 @@ Result<TlsContext> TlsContext::OfCertificates(const TlsCertificates& files) {
   if (!context) return Error(context.error());
   SSL_CTX* const tls = context->get();
   const auto wrong = [](const char* what, const std::string& path) {
-    return Error(Code::kInvalid, Text(what, ": ", path, ": ", TlsError(), "; give a PEM file"));
+    const bool readable = ::access(path.c_str(), R_OK) == 0;
+    const std::string file = readable ? std::string() : ErrnoText(errno);
+    return Error(Code::kInvalid,
+                 Text(what, ": ", path, ": ", readable ? TlsError() : file, "; give a PEM file"));
   };
   if (SSL_CTX_load_verify_locations(tls, files.authority.c_str(), nullptr) != 1)
     return wrong("authority", files.authority);

@@ -60,11 +60,8 @@ Result<std::unique_ptr<Cell>> Cell::Start(const Parts& parts, const NodeOptions&
   cell->etcd_ = std::move(*etcd);
   net::Network* network = &cell->tcp_;
   if (!cell->keys_.empty() || !options.cell_certificate.empty()) {
-    auto context = cell->keys_.empty()
-                       ? net::TlsContext::OfCertificates(
-                             {options.cell_authority, options.cell_certificate, options.cell_certificate_key})
-                       : net::TlsContext::OfCellKeys(cell->keys_);
-    if (!context) return Error(context.error().code(), Text("cell: ", context.error().message()));
+    auto context = CellTls(options, cell->keys_);
+    if (!context) return Error(context.error());
     cell->context_.emplace(std::move(*context));
     network = &cell->tls_.emplace(cell->tcp_, *cell->context_);
   }

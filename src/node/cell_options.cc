@@ -191,6 +191,15 @@ Result<std::vector<net::CellKey>> ReadCellKeys(const NodeOptions& options) {
   return keys;
 }
 
+Result<net::TlsContext> CellTls(const NodeOptions& options, std::span<const net::CellKey> keys) {
+  Result<net::TlsContext> context =
+      keys.empty() ? net::TlsContext::OfCertificates(
+                         {options.cell_authority, options.cell_certificate, options.cell_certificate_key})
+                   : net::TlsContext::OfCellKeys(keys);
+  if (!context) return Error(context.error().code(), Text("cell: ", context.error().message()));
+  return context;
+}
+
 etcd::GatewayOptions EtcdOptions(const NodeOptions& options) {
   etcd::GatewayOptions gateway;
   gateway.endpoints = options.cell;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,9 @@ Status CheckCellAccess(const NodeOptions& options);
 // Of the files that cell_key names, in order; none of a node in no cell. kDenied: others may read one;
 // kInvalid: it is no key; kIoError.
 Result<std::vector<net::CellKey>> ReadCellKeys(const NodeOptions& options);
+
+// What a member proves itself by: these keys, or else the certificates that the options name.
+Result<net::TlsContext> CellTls(const NodeOptions& options, std::span<const net::CellKey> keys);
 
 // How the cell's etcd is reached.
 etcd::GatewayOptions EtcdOptions(const NodeOptions& options);

@@ -17,6 +17,12 @@ Status CheckHttp(const NodeOptions& options) {
   return address ? admin::HttpServer::Check(*address) : address.error();
 }
 
+Status CheckCertificates(const NodeOptions& options) {
+  if (options.cell_certificate.empty()) return Status();
+  const auto context = CellTls(options, {});
+  return context ? Status() : context.error();
+}
+
 }  // namespace
 
 Status CheckNodeOptions(const NodeOptions& options) {
@@ -29,7 +35,10 @@ Status CheckNodeOptions(const NodeOptions& options) {
   for (std::size_t i = 0; i < places->devices.size(); ++i) {
     if (Status device = CheckDevice(*places, i); !device.ok()) return device;
   }
-  return options.socket.empty() ? Status() : server::Listener::Check(options.socket);
+  if (!options.socket.empty()) {
+    if (Status socket = server::Listener::Check(options.socket); !socket.ok()) return socket;
+  }
+  return CheckCertificates(options);
 }
 
 Status CheckMemoryDirectory(const NodeOptions& options) {

@@ -78,6 +78,11 @@ class WhatAStartRefuses(ProgramTest):
             ({"flash": f"{self.disk}:1MiB"}, "size is 1MiB and must be at least 65600KiB"),
             ({"flash": f"{self.disk}:99999GiB"}, "its file system has room for"),
             ({"flash": f"{self.disk}:256MiB", "journal_dir": file}, "is neither a directory nor a block device"),
+            ({"cell": "http://127.0.0.1:1", "member": "a", "cell_address": "127.0.0.1:1", "cell_authority": file,
+              "cell_certificate": file, "cell_certificate_key": file}, "cell: authority: "),
+            ({"cell": "http://127.0.0.1:1", "member": "a", "cell_address": "127.0.0.1:1",
+              **dict.fromkeys(("cell_authority", "cell_certificate", "cell_certificate_key"), file / "none")},
+             "/none: Not a directory"),
             ({"http": "192.0.2.1:9180"}, "cannot be listened at: Cannot assign requested address"),
         ]
         for settings, text in rows:
