@@ -34,7 +34,8 @@ int RunGet(int argc, const char* const* argv) {
   Result<std::vector<std::byte>> bytes = at->store.Get(at->ns, *key, options);
   if (!bytes && bytes.error().code() == Code::kMiss) {
     const std::string why = WhyReadsAreOff(*at, options.deadline_us);
-    if (!why.empty()) return Complain("cistern get", Status(Code::kMiss, why));
+    return Complain("cistern get",
+                    Status(Code::kMiss, why.empty() ? Text("block ", key->ToHex(), " is not here") : why));
   }
   if (!bytes) return Complain("cistern get", bytes.error());
   if (path == "-") {

@@ -157,6 +157,8 @@ Result<bool> TraceReader::Next(Request& request) {
     std::string_view line;
     const Result<bool> more = NextLine(line);
     if (!more || !*more) return more;
+    constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+    if (line_ == 1 && line.starts_with(kByteOrderMark)) line.remove_prefix(kByteOrderMark.size());
     if (line.find_first_not_of(" \t\r") == line.npos) continue;
     const Status status = ParseTraceLine(line, request);
     if (!status.ok()) return Fail(status.code(), status.message());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workload/trace.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/format.h"
@@ -43,6 +44,15 @@ TEST(Trace, ReadsRequestsAndPassesOverWhatItDoesNotKnow) {
   EXPECT_EQ(request, (Request{30, 100, 5, 4, {}}));
   EXPECT_FALSE(reader.Next(request).value());
   EXPECT_FALSE(reader.Next(request).value());
+}
+
+TEST(Trace, AByteOrderMarkBeforeTheFirstLineIsPassedOver) {
+  const std::string_view line = R"({"timestamp": 1, "input_length": 1, "output_length": 2, "hash_ids": [7]})";
+  TraceReader reader = ReaderOf(Text("\xef\xbb\xbf", line, "\n\xef\xbb\xbf", line));
+  Request request;
+  EXPECT_TRUE(reader.Next(request).value());
+  EXPECT_THAT(std::string(reader.Next(request).error().message()),
+              testing::StartsWith("some.jsonl:2: is not JSON"));
 }
 
 TEST(Trace, LinesLargerThanTheReadBufferArriveWhole) {

@@ -431,6 +431,7 @@ class WhatANodeDoes(CliTest):
             argument = json.loads(run("cistern", words[0], trace, *words[1:]).stdout)
             flag = json.loads(run("cistern", *words, "--trace", trace).stdout)
             self.assertEqual((argument["requests"], argument["hits"]), (flag["requests"], flag["hits"]))
+        self.assertRegex(run("cistern", "sim", trace, "--blocks", 30).stdout.decode(), r"accesses hit \(\d+\.\d\d %\)")
         cluster = ("sim", "cluster", "--nodes", 2, "--json")
         self.assertEqual(run("cistern", *cluster, "--trace", trace).stdout, run("cistern", *cluster, trace).stdout)
         self.assert_says(run("cistern", "sim", trace, "--trace", trace, "--blocks", 30), 2, "--trace")
