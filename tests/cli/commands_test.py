@@ -6,9 +6,14 @@ Usage: commands_test.py BIN_DIR [unittest arguments]
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import pathlib
 import re
+import shutil
+import socket
+import subprocess
 import unittest
 from typing import Any
 
@@ -45,6 +50,17 @@ def printed(value: Any) -> set[str]:
     if not isinstance(value, dict):
         return set()
     return set(value) | {name for key in value.keys() - OF_ITS_OWN for name in printed(value[key])}
+
+
+def free_port(ports: int = 1) -> int:
+    """The first of so many in a row that nobody uses now."""
+    while True:
+        with contextlib.ExitStack() as held:
+            first = held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+            with contextlib.suppress(OSError, OverflowError):
+                for port in range(first + 1, first + ports):
+                    held.enter_context(socket.create_server(("127.0.0.1", port)))
+                return int(first)
 
 
 class Fields(ProgramTest):
@@ -132,6 +148,54 @@ class Fields(ProgramTest):
     def test_bench(self) -> None:
         words = ("--only", "copy", "--rounds", 1, "--working-set", "16MiB", "--memory-dir", self.directory)
         self.check(section("bench.md", "`--json`"), self.json("bench", *words))
+
+    @unittest.skipUnless(shutil.which("etcd"), "there is no etcd here")
+    def test_cell(self) -> None:
+        etcd = self.etcd()
+        key = self.directory / "key"
+        key.touch(0o600)
+        key.write_text("7a" * 32)
+        nodes = []
+        for member in ("a", "b"):
+            place = self.directory / member
+            place.mkdir()
+            cell = ("--cell", etcd, "--member", member, "--cell-address", f"127.0.0.1:{free_port(2)}", "--cell-key", key)
+            nodes.append(Node(place, *cell))
+            self.check_ready(nodes[-1])
+        where = ("--socket", nodes[0].socket)
+        cell = self.json("cell", *where)
+        while [one["connected"] for one in cell["members"] if not one["self"]] != [True]:
+            self.assertIsNone(nodes[1].process.poll())
+            cell = self.json("cell", *where)
+        self.check(self.of("cell"), {**cell, "cell": {}})  # which is a section of metrics.md
+        self.json("put", *where, "--namespace", "demo", KEYS[0], __file__)
+        chain = (*where, "--namespace", "demo", *KEYS[:2])
+        self.check(self.of("cell who"), self.json("cell", "who", *chain))
+        text = self.of("cell explain")
+        explained = self.json("cell", "explain", *chain)
+        self.assertEqual(printed(explained) - named(text), set())
+        self.assertIn(explained["finding"], rows(text))
+        for node in nodes:
+            node.end()
+        self.check(self.of("cell new-history"), self.json("cell", "new-history", "--cell", etcd, "--cell-key", key))
+
+    def etcd(self) -> str:
+        """Where one serves that ends with the test."""
+        serves, peers = f"http://127.0.0.1:{free_port()}", "http://127.0.0.1:0"
+        log = self.directory / "log"
+        with log.open("wb") as into:
+            process = subprocess.Popen(
+                ["etcd", "--data-dir", self.directory / "etcd", "--logger", "zap", "--log-outputs", "stderr",
+                 "--listen-client-urls", serves, "--advertise-client-urls", serves, "--listen-peer-urls", peers,
+                 "--initial-advertise-peer-urls", peers, "--initial-cluster", f"default={peers}"],
+                stdout=into, stderr=into,
+            )
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        while '"serving client traffic' not in log.read_text():
+            self.assertIsNone(process.poll(), log.read_text())
+            os.sched_yield()
+        return serves
 
     def test_a_file_that_is_not_there_is_wrong_usage(self) -> None:
         none = self.directory / "none"
