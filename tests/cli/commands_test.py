@@ -159,17 +159,18 @@ class Fields(ProgramTest):
         for member in ("a", "b"):
             place = self.directory / member
             place.mkdir()
-            cell = ("--cell", etcd, "--member", member, "--cell-address", f"127.0.0.1:{free_port(2)}", "--cell-key", key)
-            nodes.append(Node(place, *cell))
+            address = f"127.0.0.1:{free_port(2)}"
+            where = ("--cell", etcd, "--member", member, "--cell-address", address, "--cell-key", key)
+            nodes.append(Node(place, *where))
             self.check_ready(nodes[-1])
-        where = ("--socket", nodes[0].socket)
-        cell = self.json("cell", *where)
+        asked = ("--socket", nodes[0].socket)
+        cell = self.json("cell", *asked)
         while [one["connected"] for one in cell["members"] if not one["self"]] != [True]:
             self.assertIsNone(nodes[1].process.poll())
-            cell = self.json("cell", *where)
+            cell = self.json("cell", *asked)
         self.check(self.of("cell"), {**cell, "cell": {}})  # which is a section of metrics.md
-        self.json("put", *where, "--namespace", "demo", KEYS[0], __file__)
-        chain = (*where, "--namespace", "demo", *KEYS[:2])
+        self.json("put", *asked, "--namespace", "demo", KEYS[0], __file__)
+        chain = (*asked, "--namespace", "demo", *KEYS[:2])
         self.check(self.of("cell who"), self.json("cell", "who", *chain))
         text = self.of("cell explain")
         explained = self.json("cell", "explain", *chain)
