@@ -14,6 +14,7 @@
 #include "base/units.h"
 #include "commands.h"
 #include "daemon.h"
+#include "memory/host_memory.h"
 #include "prompt.h"
 #include "record/verified_copy.h"
 #include "scratch.h"
@@ -82,6 +83,17 @@ void WorkingSetFlag(CommandLine& line, BenchOptions& options) {
               options.working_set_bytes = *bytes / kRowBytes * kRowBytes;
               return Status();
             });
+}
+
+// Rows of gets and of pages have a node that holds it.
+Status CheckFits(const BenchOptions& options) {
+  const Result<memory::HostMemory> host = memory::ReadHostMemory();
+  if (!host) return host.error();
+  const std::uint64_t node_bytes = options.working_set_bytes / 4 * 5;
+  if (node_bytes <= host->limit_bytes) return Status();
+  return Status(Code::kInvalid, Text("--working-set: ", SizeText(options.working_set_bytes), " take ",
+                                     RoughSizeText(node_bytes), " of memory and this host has ",
+                                     RoughSizeText(host->limit_bytes), ": give less"));
 }
 
 std::string GroupNames() {
@@ -172,6 +184,8 @@ int RunBench(int argc, const char* const* argv) {
   line.Switch("--json", "one JSON object on stdout", &json);
   if (auto exit = line.Parse(argc, argv)) return *exit;
 
+  if (Status status = CheckFits(options); line.Given("--working-set") && !status.ok())
+    return Complain("cistern bench", status);
   std::vector<std::string_view> known;
   for (const BenchGroup& group : BenchGroups()) known.push_back(group.name);
   if (std::ranges::none_of(known, [&only](std::string_view name) { return Chosen(only, name); })) {

@@ -134,7 +134,9 @@ Status CheckName(std::string_view flag, std::string_view given, std::string_view
   return Status(Code::kInvalid, Text(flag, ": ", UnknownName("name", given, known)));
 }
 
-Status Check(Flags& flags) {
+Status Check(const CommandLine& line, Flags& flags) {
+  if (!flags.trace.empty() && line.Given("--shape"))
+    return Status(Code::kInvalid, "--trace stands instead of --shape: give one of them");
   if (Status status = CheckName("--shape", flags.shape, "chat", "long"); !status.ok()) return status;
   if (Status status = CheckName("--api", flags.api, "chat", "completions"); !status.ok()) return status;
   const std::string_view shape = flags.trace.empty() ? std::string_view(flags.shape) : "trace";
@@ -169,7 +171,8 @@ Result<Plan> MakePlan(const Flags& flags, std::string& about) {
     TraceShape shape = flags.replayed;
     shape.requests = flags.requests;
     if (flags.in_flight) shape.in_flight = flags.in_flight;
-    Result<std::unique_ptr<workload::RequestSource>> source = workload::OpenRequests(flags.trace);
+    Result<std::unique_ptr<workload::RequestSource>> source =
+        workload::OpenRequests(flags.trace, workload::Ids::kTexts);
     if (!source) return Error(source.error());
     Result<Plan> plan = PlanTrace(shape, **source, seed);
     if (plan) {
@@ -215,9 +218,11 @@ Result<std::string> ApiKey(const std::string& file) {
   if (file.empty()) {
     key = Environment("OPENAI_API_KEY");
   } else {
+    errno = 0;
     std::ifstream in(file);
     if (!std::getline(in, key)) {
-      return Error(Code::kIoError, Text("--api-key-file: ", ShownPath(file), " cannot be read, or is empty"));
+      return Error(Code::kInvalid, Text("--api-key-file: ", ShownPath(file), ": ",
+                                        errno == 0 ? std::string("has no line") : ErrnoText(errno)));
     }
   }
   while (key.ends_with('\r') || key.ends_with(' ') || key.ends_with('\n')) key.pop_back();
@@ -235,6 +240,7 @@ std::string Now() {
 
 // Found out before the measurement, not after it.
 Status TryToWrite(const std::string& path) {
+  if (path == "-") return Status(Code::kInvalid, "--html: standard output has the report; name a file");
   std::FILE* file = std::fopen(path.c_str(), "ae");
   if (!file) return Status(Code::kIoError, Text("--html: ", ShownPath(path), ": ", ErrnoText(errno)));
   std::fclose(file);
@@ -299,7 +305,7 @@ int RunBenchServe(int argc, const char* const* argv) {
   AddShapes(line, flags);
   AddRest(line, flags);
   if (auto exit = line.Parse(argc, argv)) return *exit;
-  if (Status status = Check(flags); !status.ok()) return Complain(kName, status);
+  if (Status status = Check(line, flags); !status.ok()) return Complain(kName, status);
   std::string about;
   const Result<Plan> plan = MakePlan(flags, about);
   if (!plan) return Complain(kName, plan.error());

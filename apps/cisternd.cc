@@ -97,7 +97,7 @@ int Run(int argc, const char* const* argv) {
       "  cisternd --memory 16GiB\n"
       "  cisternd --memory 16GiB --flash /mnt/nvme0:800GiB --flash /mnt/nvme1:800GiB\n"
       "  cisternd --flash /dev/nvme1n1 --journal-dir /var/lib/cistern --flash-budget 2TiB/day\n"
-      "  cisternd --config /etc/cistern.toml");
+      "  cisternd --config /etc/cistern/cistern.toml");
   line.Text("--config", "FILE",
             "configuration file (TOML): the same names with _, as in memory_dir = \"/dev/shm/kv\"",
             &source.file);

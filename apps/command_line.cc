@@ -4,6 +4,7 @@
 #include <fcntl.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -181,6 +182,15 @@ std::string Quoted(std::string_view text) {
     quoted += c;
   }
   return quoted + "\"";
+}
+
+bool CommandLine::Given(std::string_view flag) const { return impl_->app.count(std::string(flag)) > 0; }
+
+std::string CommandLine::GivenBeside(std::initializer_list<std::string_view> but) const {
+  for (const std::string& flag : impl_->flags) {
+    if (std::ranges::find(but, flag) == but.end() && Given(flag)) return flag;
+  }
+  return {};
 }
 
 std::optional<int> CommandLine::Parse(int argc, const char* const* argv) {

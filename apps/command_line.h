@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -49,6 +50,10 @@ class CommandLine {
   // Nothing: go on. Otherwise the exit code, after help, a message or, for --describe alone, what the manual
   // pages and the completion of shells are made from was printed (deploy/manuals.py).
   std::optional<int> Parse(int argc, const char* const* argv);
+  // Of what was parsed: whether a flag was there, also with its default.
+  bool Given(std::string_view flag) const;
+  // The first flag that was there and is none of `but`; empty: there is none.
+  std::string GivenBeside(std::initializer_list<std::string_view> but) const;
 
  private:
   struct Impl;

@@ -427,6 +427,7 @@ int Run(int argc, const char* const* argv) {
                                   .clients = options.clients,
                                   .workload = Workload(options),
                                   .block_bytes = options.block_bytes,
+                                  .batch_blocks = options.batch_blocks(),
                                   .memory_bytes = options.memory_bytes,
                                   .flash_bytes = options.flash_bytes,
                                   .flash_dir = options.flash_dir,

@@ -89,13 +89,14 @@ class Client {
     asked_ = false;
     ConnectOptions connect;
     connect.socket = sockets_[node];
+    connect.staging_bytes = options_.batch_blocks * options_.block_bytes;
     Result<Store> store = Store::Connect(connect);
     if (!store) return store.error();
     Result<Namespace> ns = store->Attach(workload::ReplayNamespace(options_.block_bytes));
     if (!ns) return ns.error();
     workload::ReplayOptions replay_options;
     replay_options.block_bytes = options_.block_bytes;
-    replay_options.batch_blocks = 4;
+    replay_options.batch_blocks = options_.batch_blocks;
     replay_options.hold = false;
     workload::Replay replay(*store, *ns, replay_options, board_.reports[number_][node]);
     while (board_.serves[node]) {

@@ -18,6 +18,7 @@ struct CellDemoOptions {
   std::uint64_t clients = 4;  // of all nodes together, 16 at most
   std::string workload;       // as workload::OpenRequests has it
   std::uint64_t block_bytes = 512u << 10;
+  std::uint32_t batch_blocks = 4;                   // of a call, so that all clients may be at one node
   std::uint64_t memory_bytes = 0, flash_bytes = 0;  // of each node
   std::string flash_dir;                            // as --flash-dir
   std::string daemon;

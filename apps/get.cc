@@ -32,6 +32,11 @@ int RunGet(int argc, const char* const* argv) {
   ReadOptions options;
   options.deadline_us = static_cast<std::int64_t>(prompt.deadline_us);
   Result<std::vector<std::byte>> bytes = at->store.Get(at->ns, *key, options);
+  if (!bytes && bytes.error().code() == Code::kMiss) {
+    const std::string why = WhyReadsAreOff(*at, options.deadline_us);
+    return Complain("cistern get",
+                    Status(Code::kMiss, why.empty() ? Text("block ", key->ToHex(), " is not here") : why));
+  }
   if (!bytes) return Complain("cistern get", bytes.error());
   if (path == "-") {
     if (std::fwrite(bytes->data(), 1, bytes->size(), stdout) != bytes->size() || std::fflush(stdout) != 0) {

@@ -33,8 +33,12 @@ int RunMatch(int argc, const char* const* argv) {
                  "\",\"ready_in_us\":", run.ready_in_us, "}");
     words += Text(words.empty() ? ": " : ", ", run.blocks, " ", ToString(run.where));
   }
+  const std::string why = match->blocks == 0 ? WhyReadsAreOff(*at, options.deadline_us) : std::string();
   if (prompt.json) {
-    std::printf("{\"blocks\":%u,\"of\":%zu,\"runs\":[%s]}\n", match->blocks, keys->size(), runs.c_str());
+    std::printf("{\"blocks\":%u,\"of\":%zu,\"runs\":[%s],\"why\":%s}\n", match->blocks, keys->size(),
+                runs.c_str(), why.empty() ? "null" : Quoted(why).c_str());
+  } else if (!why.empty()) {
+    std::printf("%u of %zu blocks: %s\n", match->blocks, keys->size(), why.c_str());
   } else {
     std::printf("%u of %zu blocks%s\n", match->blocks, keys->size(), words.c_str());
   }

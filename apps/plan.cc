@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/plan.h"
 
+#include <algorithm>
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
@@ -108,8 +109,31 @@ Result<planner::Tier> ChooseTier(std::string_view text, const planner::Tables& t
   const Result<std::uint64_t> bytes =
       ParseSize(Text("--tier ", text.substr(0, colon)), text.substr(colon + 1));
   if (!bytes) return Error(bytes.error());
+  if (*bytes == 0)
+    return Error(Code::kInvalid, Text("--tier ", text, ": has no room; give it some, or leave the size out"));
   tier.bytes = static_cast<double>(*bytes);
   return tier;
+}
+
+Status CheckFlags(const CommandLine& line, const PlanFlags& f) {
+  if (f.list) {
+    const std::string beside = line.GivenBeside({"--list", "--data", "--json"});
+    if (beside.empty()) return Status();
+    return Status(Code::kInvalid, Text("--list shows the table alone: leave ", beside, " out"));
+  }
+  for (const std::string_view flag : {"--policy", "--points"}) {
+    if (line.Given(flag) && f.trace.empty())
+      return Status(Code::kInvalid, Text(flag, " is of a workload of yours: give --trace with it"));
+  }
+  for (const std::string_view flag : {"--times", "--months"}) {
+    if (line.Given(flag) && (f.trace.empty() || !f.wanted))
+      return Status(Code::kInvalid, Text(flag,
+                                         " is of the tiers that a workload of yours takes: give --trace and "
+                                         "--hit-rate with it"));
+  }
+  if (line.Given("--prefill-rate") && line.Given("--prefill-efficiency"))
+    return Status(Code::kInvalid, "--prefill-rate stands instead of --prefill-efficiency: give one of them");
+  return Status();
 }
 
 // Looks up all names, the user's table above the one that is compiled in.
@@ -119,11 +143,6 @@ Status Resolve(PlanFlags& f, const planner::Tables& tables) {
   f.input.model = std::move(*model);
   if (f.parameters) f.input.model.parameters = f.input.model.active_parameters = f.parameters;
   if (f.active_parameters) f.input.model.active_parameters = f.active_parameters;
-  if (const planner::Model& of = f.input.model;
-      of.parameters && of.active_parameters && *of.active_parameters > *of.parameters) {
-    return Status(Code::kInvalid, Text("--active-parameters is ", *of.active_parameters, ", above the ",
-                                       *of.parameters, " that ", of.name, " has: give at most as many"));
-  }
   if (f.weight_bits) f.input.model.weight_bits = *f.weight_bits;
   f.input.hit_rate = f.wanted;
   f.input.think_s = static_cast<double>(f.think_us) * kMicroseconds;
@@ -140,6 +159,10 @@ Status Resolve(PlanFlags& f, const planner::Tables& tables) {
   for (const std::string& text : f.tiers) {
     Result<planner::Tier> tier = ChooseTier(text, tables);
     if (!tier) return tier.error();
+    const std::string& name = tier->medium.name;
+    if (std::ranges::find(f.input.tiers, name, [](const auto& one) { return one.medium.name; }) !=
+        f.input.tiers.end())
+      return Status(Code::kInvalid, Text("--tier ", name, ": is named twice; name each once"));
     f.input.tiers.push_back(std::move(*tier));
   }
   return Status();
@@ -220,6 +243,7 @@ int RunPlan(int argc, const char* const* argv) {
       "  cistern plan --list");
   AddFlags(line, f);
   if (auto exit = line.Parse(argc, argv)) return *exit;
+  if (Status status = CheckFlags(line, f); !status.ok()) return Complain("cistern plan", status);
   planner::Tables tables = planner::Tables::BuiltIn();
   if (!f.data.empty()) {
     const Result<std::string> text = ReadFile("--data", f.data);

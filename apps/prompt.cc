@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "prompt.h"
 
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+#include <boost/json/parse.hpp>
+
 #include "base/format.h"
 #include "base/nearest.h"
 #include "base/units.h"
@@ -62,6 +66,34 @@ Result<Attachment> AttachByName(const Prompt& prompt, IfNew if_new) {
       if_new == IfNew::kMake ? store->Attach(spec, deadline_us) : store->AttachKnown(spec, deadline_us);
   if (!ns) return Error(ns.error());
   return Attachment{std::move(*store), std::move(*ns)};
+}
+
+std::string WhyReadsAreOff(Attachment& at, std::int64_t deadline_us) {
+  const Result<std::string> text = at.store.StatusJson(deadline_us);
+  if (!text) return {};
+  boost::system::error_code error;
+  const boost::json::value status = boost::json::parse(*text, error);
+  if (error) return {};
+  const auto is = [&status](std::string_view where, bool expected) {
+    boost::system::error_code ignored;
+    const boost::json::value* value = status.find_pointer(where, ignored);
+    return value != nullptr && value->is_bool() && value->get_bool() == expected;
+  };
+  if (is("/switches/reads_on", false)) return "reads are off, `cistern admin reads on` turns them on";
+  const std::string& name = at.ns.spec().name;
+  const boost::json::value* rows = status.find_pointer("/namespaces", error);
+  for (std::size_t i = 0; rows != nullptr && rows->is_array() && i < rows->get_array().size(); ++i) {
+    const std::string row = Text("/namespaces/", i);
+    const boost::json::value* title = status.find_pointer(row + "/namespace", error);
+    if (title == nullptr || !title->is_string() || title->get_string() != name) continue;
+    if (is(row + "/reads_on", true)) return {};
+    if (is("/drain/on", true))
+      return "the node drains, so that it can be stopped; `cistern admin drain off` ends that";
+    if (is("/switches/reads_on", true))
+      return Text("reads of ", Shown(name), " are off, `cistern admin reads on --namespace ", Shown(name),
+                  "` turns them on");
+  }
+  return {};
 }
 
 Result<std::vector<BlockKey>> KeysFromHex(const std::vector<std::string>& texts) {

@@ -33,6 +33,10 @@ struct Attachment {
 enum class IfNew : bool { kMake, kRefuse };
 Result<Attachment> AttachByName(const Prompt& prompt, IfNew if_new = IfNew::kMake);
 
+// Asked after a miss: why nothing of the namespace is found, and the way out, where reads are off or the node
+// drains. Empty: neither is so, or the node does not say.
+std::string WhyReadsAreOff(Attachment& at, std::int64_t deadline_us);
+
 // kInvalid names the key that is not one.
 Result<std::vector<BlockKey>> KeysFromHex(const std::vector<std::string>& texts);
 

@@ -45,14 +45,29 @@ Status CheckTtl(std::uint64_t ttl_us) {
                                      "s; leave it out for no limit"));
 }
 
+// Whether it was stored; false: a block of this key is there.
+Result<bool> Put(Attachment& at, const BlockWrite& block, const WriteOptions& options) {
+  const Result<WriteResult> result = at.store.Write(at.ns, std::span(&block, 1), options).Wait();
+  if (!result) return Error(result.error());
+  const WriteOutcome& outcome = result->outcomes.front();
+  if (outcome.code != Code::kOk) return Error(outcome.code, result->message);
+  if (outcome.state != WriteOutcome::State::kPending) return outcome.state == WriteOutcome::State::kPublished;
+  return Error(Code::kMiss, Text("block ", block.key.ToHex(), " waits for its parent ",
+                                 block.parent ? block.parent->ToHex() : std::string("none"),
+                                 ", which is not here; put the parent within 30 s"));
+}
+
 }  // namespace
 
 int RunPut(int argc, const char* const* argv) {
   Prompt prompt;
   std::string parent_hex, key_hex, path;
   std::uint64_t ttl_us = 0;
-  CommandLine line("cistern put", "Store a file as one block.",
-                   "  cistern put --namespace demo 00112233445566778899aabbccddeeff kv.bin");
+  CommandLine line(
+      "cistern put",
+      "Store a file as one block. Exits 1 where a block of this key is there already, which stays "
+      "as it is.",
+      "  cistern put --namespace demo 00112233445566778899aabbccddeeff kv.bin");
   prompt.AddTo(line, true);
   line.Text("--parent", "KEY", "the block before it in its chain; default: none", &parent_hex);
   line.Flag("--ttl", "DURATION", "how long it may live; default: no limit", [&ttl_us](std::string_view text) {
@@ -80,9 +95,18 @@ int RunPut(int argc, const char* const* argv) {
   WriteOptions options;
   options.ttl_s = static_cast<std::uint32_t>(ttl_us / 1'000'000);
   options.deadline_us = static_cast<std::int64_t>(prompt.deadline_us);
-  Status status = at->store.Put(at->ns, *key, parent, *bytes, options);
-  if (!status.ok()) return Complain("cistern put", status);
-  if (prompt.json) std::printf("{\"key\":\"%s\",\"bytes\":%zu}\n", key->ToHex().c_str(), bytes->size());
+  const Result<bool> stored = Put(*at, BlockWrite{.key = *key, .parent = parent, .data = *bytes}, options);
+  if (!stored) return Complain("cistern put", stored.error());
+  if (prompt.json) {
+    std::printf("{\"key\":\"%s\",\"bytes\":%zu,\"stored\":%s}\n", key->ToHex().c_str(), bytes->size(),
+                *stored ? "true" : "false");
+  }
+  if (!*stored) {
+    std::fprintf(stderr,
+                 "cistern put: block %s is there already and stays as it is; drop it to store another\n",
+                 key->ToHex().c_str());
+    return kExitFailed;
+  }
   return kExitOk;
 }
 

@@ -193,9 +193,12 @@ Status Check(const ReplayFlags& flags) {
 
 // What --blocks take, where --memory does not say.
 Result<std::uint64_t> MemoryBytes(const ReplayFlags& flags) {
-  if (flags.open.memory_bytes != 0) return flags.open.memory_bytes;
   const Result<memory::HostMemory> host = memory::ReadHostMemory();
   if (!host) return Error(host.error());
+  if (flags.open.memory_bytes > host->limit_bytes)
+    return Error(Code::kInvalid, Text("--memory: ", SizeText(flags.open.memory_bytes), " and this host has ",
+                                      RoughSizeText(host->limit_bytes), ": give less"));
+  if (flags.open.memory_bytes != 0) return flags.open.memory_bytes;
   const std::uint64_t bytes = ArenaBytesFor(flags.blocks, flags.replay.block_bytes);
   if (bytes <= host->limit_bytes) return bytes;
   return Error(Code::kInvalid, Text("--blocks: ", flags.blocks, " of ", SizeText(flags.replay.block_bytes),

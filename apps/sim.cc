@@ -21,6 +21,12 @@ Result<std::vector<PromptHints>> Hints(const std::string& trace, bool told, bool
   return workload::Foretell(**requests, when);
 }
 
+std::string Percent(double rate) {
+  char text[16];
+  std::snprintf(text, sizeof(text), "%.2f %%", 100 * rate);
+  return text;
+}
+
 // With flash below memory: hits of both.
 struct TierRun {
   std::string trace;
@@ -76,12 +82,12 @@ int RunTiers(const TierRun& run) {
                   ",\"moved\":", result->moved, "}\n")
            : Text("policy ", ToString(policy), ", ", blocks, " blocks of memory, promote ", ToString(promote),
                   ": of ", result->accesses, " accesses ", result->memory_hits, " hit in memory (",
-                  100 * rate(result->memory_hits), " %), ", result->lower_hits, " on flash, of which ",
+                  Percent(rate(result->memory_hits)), "), ", result->lower_hits, " on flash, of which ",
                   result->passing, " passed; ", result->ahead, " were fetched ahead, of which ",
                   result->ahead_used, " were then hit\nflash of ",
                   lower_blocks == 0 ? std::string("any number of") : Text(lower_blocks), " blocks, admit ",
                   ToString(admit), ": ", result->written, " blocks were written, ", result->moved,
-                  " again to keep them; ", hits, " hits in all (", 100 * rate(hits), " %)\n");
+                  " again to keep them; ", hits, " hits in all (", Percent(rate(hits)), ")\n");
   std::fputs(text.c_str(), stdout);
   return kExitOk;
 }
@@ -198,7 +204,7 @@ int RunSim(int argc, const char* const* argv) {
                                  FarText(*result, far, true), "}\n")
                           : Text("policy ", ToString(result->policy), ", ", result->blocks,
                                  " blocks: ", result->hits, " of ", result->accesses, " accesses hit (",
-                                 100 * result->hit_rate(), " %)", FarText(*result, far, false), "\n");
+                                 Percent(result->hit_rate()), ")", FarText(*result, far, false), "\n");
   std::fputs(text.c_str(), stdout);
   return kExitOk;
 }

@@ -40,8 +40,11 @@ Status AddRouters(std::string_view text, std::vector<fleet::Routing>& routers) {
     return Status();
   }
   const Result<Routing> routing = fleet::ParseRouting(text);
-  if (routing) routers.push_back(*routing);
-  return routing ? Status() : routing.error();
+  if (!routing) return routing.error();
+  if (std::ranges::find(routers, *routing) != routers.end())
+    return Status(Code::kInvalid, Text("--router: ", text, " is named twice; name each once"));
+  routers.push_back(*routing);
+  return Status();
 }
 
 void AddFleetFlags(CommandLine& line, ClusterFlags& f) {
@@ -128,6 +131,7 @@ Status Resolve(ClusterFlags& f) {
   if (!peer) return peer.error();
   if (f.parameters) model->parameters = model->active_parameters = f.parameters;
   if (f.active_parameters) model->active_parameters = f.active_parameters;
+  if (Status status = planner::CheckActive(*model); !status.ok()) return status;
   if (f.weight_bits) model->weight_bits = *f.weight_bits;
   f.engine.model = std::move(*model);
   f.engine.gpu = std::move(*gpu);
@@ -186,6 +190,11 @@ int RunSimCluster(int argc, const char* const* argv) {
       "  cistern sim cluster generated:sessions=1000,turns=8 --nodes 100 --closed --fail-every 1h --json");
   AddFlags(line, f);
   if (auto exit = line.Parse(argc, argv)) return *exit;
+  if (line.Given("--repair") && f.fail_every_us == 0) {
+    return Complain("cistern sim cluster", Status(Code::kInvalid,
+                                                  "--repair is of nodes that fail: give "
+                                                  "--fail-every with it"));
+  }
   if (Status status = Simulate(f); !status.ok()) return Complain("cistern sim cluster", status);
   return kExitOk;
 }

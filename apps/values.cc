@@ -55,16 +55,17 @@ void Share(CommandLine& line, std::string_view flag, std::string_view help, doub
 // By descriptor: a stream throws where the path is a directory. No more than what is taken: a file may have
 // no end.
 Result<std::string> ReadFile(std::string_view flag, const std::string& path) {
-  const auto unreadable = [&](int error) {
-    return Error(Code::kIoError, Text(flag, ": ", ShownPath(path), ": ", std::strerror(error)));
+  const auto unreadable = [&](Code code, int error) {
+    return Error(code, Text(flag, ": ", ShownPath(path), ": ", std::strerror(error)));
   };
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.valid()) return unreadable(errno);
+  if (!file.valid()) return unreadable(Code::kInvalid, errno);
   std::string text;
   char bytes[65536];
   while (text.size() <= kMostFileBytes) {
     const ssize_t got = ::read(file.get(), bytes, sizeof(bytes));
-    if (got < 0 && errno != EINTR) return unreadable(errno);
+    if (got < 0 && errno != EINTR)
+      return unreadable(errno == EISDIR ? Code::kInvalid : Code::kIoError, errno);
     if (got == 0) return text;
     if (got > 0) text.append(bytes, static_cast<std::size_t>(got));
   }
@@ -73,6 +74,7 @@ Result<std::string> ReadFile(std::string_view flag, const std::string& path) {
 }
 
 Status WriteFile(std::string_view flag, const std::string& path, const std::string& text) {
+  if (path == "-") return Status(Code::kInvalid, Text(flag, ": standard output has the report; name a file"));
   errno = 0;
   std::ofstream file(path, std::ios::binary);
   file << text;

@@ -77,9 +77,9 @@ Result<CellKey> ReadCellKey(const std::string& path) {
     return Error(code, Text("cell key: ", path, " ", why));
   };
   const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return wrong(Code::kInvalid, Text("cannot be read: ", ErrnoText(errno)));
   struct stat info;
-  if (!fd.valid() || ::fstat(fd.get(), &info) != 0)
-    return wrong(Code::kIoError, Text("cannot be read: ", ErrnoText(errno)));
+  if (::fstat(fd.get(), &info) != 0) return wrong(Code::kIoError, Text("cannot be read: ", ErrnoText(errno)));
   if ((info.st_mode & 077) != 0)
     return wrong(Code::kDenied, Text("may be read by others than its owner: `chmod 600 ", path, "`"));
   std::array<char, 2 * CellKey::kBytes + 2> text{};
@@ -201,8 +201,9 @@ Result<TlsContext> TlsContext::OfCertificates(const TlsCertificates& files) {
   if (!context) return Error(context.error());
   SSL_CTX* const tls = context->get();
   const auto wrong = [](const char* what, const std::string& path) {
-    return Error(Code::kInvalid,
-                 Text(what, ": ", path, ": ", TlsError(), "; give a PEM file without a passphrase"));
+    const bool readable = ::access(path.c_str(), R_OK) == 0;
+    const std::string why = readable ? TlsError() : ErrnoText(errno);
+    return Error(Code::kInvalid, Text(what, ": ", path, ": ", why, "; give a PEM file without a passphrase"));
   };
   if (SSL_CTX_load_verify_locations(tls, files.authority.c_str(), nullptr) != 1)
     return wrong("authority", files.authority);

@@ -25,7 +25,7 @@ struct CellKey {
 };
 
 // Reads a file of 64 hexadecimal digits and perhaps the end of the line. kDenied: others than its owner may
-// read it; kInvalid: too short, too long, or not hexadecimal; kIoError.
+// read it; kInvalid: it cannot be opened, is too short, too long, or not hexadecimal; kIoError.
 Result<CellKey> ReadCellKey(const std::string& path);
 
 // Paths of PEM files.

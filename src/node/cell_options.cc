@@ -63,6 +63,7 @@ Status CheckAddress(std::string_view name, const std::string& address, bool for_
 
 Status CheckIsAlone(const NodeOptions& options) {
   const std::pair<std::string_view, bool> given[] = {
+      {"cell_name", options.cell_name != NodeOptions().cell_name},
       {"member", !options.member.empty()},
       {"cell_address", !options.cell_address.empty()},
       {"cell_listen", !options.cell_listen.empty()},

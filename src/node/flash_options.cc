@@ -40,6 +40,26 @@ Status CheckPolicies(const OpenOptions& options) {
   return Status();
 }
 
+// Who lost the line that names flash is told.
+Status CheckWithoutFlash(const OpenOptions& options) {
+  const OpenOptions none;
+  const std::pair<std::string_view, bool> given[] = {
+      {"flash_write", options.flash_write != none.flash_write},
+      {"flash_admit", options.flash_admit != none.flash_admit},
+      {"flash_promote", options.flash_promote != none.flash_promote},
+      {"flash_budget", options.flash_budget_bytes_a_day != none.flash_budget_bytes_a_day},
+      {"flash_read_ahead", options.flash_read_ahead_bytes != none.flash_read_ahead_bytes},
+      {"discard_foreign", options.discard_foreign}};
+  for (const auto& [name, is_given] : given) {
+    if (is_given) {
+      return Status(
+          Code::kInvalid,
+          Text(name, ": is of flash, and this node has none; give it some (flash), or leave ", name, " out"));
+    }
+  }
+  return Status();
+}
+
 }  // namespace
 
 Status AddFlashVolume(std::string_view name, std::string_view text, std::vector<FlashVolume>& volumes) {
@@ -86,6 +106,7 @@ Result<std::uint64_t> ParseBytesASecond(std::string_view name, std::string_view 
 
 Status CheckFlashOptions(const OpenOptions& options) {
   if (Status status = CheckPolicies(options); !status.ok()) return status;
+  if (options.flash.empty()) return CheckWithoutFlash(options);
   if (options.flash.size() > flash::kMaxFlashDevices) {
     return Status(Code::kInvalid, Text("flash: ", options.flash.size(), " volumes, the limit is ",
                                        flash::kMaxFlashDevices, "; join some of them below the file system"));

@@ -193,6 +193,11 @@ TEST(NodeOptions, WhatIsWrongWithACellIsNamedWithTheWayOut) {
        "cell_key and cell_certificate"},
       {[](NodeOptions& o) { o.etcd_key = "/none"; }, "etcd_certificate and etcd_key"},
       {[](NodeOptions& o) { o.cell.clear(); }, "member: is of a cell, and cell names none"},
+      {[](NodeOptions& o) {
+         o = NodeOptions();
+         o.cell_name = "blue";
+       },
+       "cell_name: is of a cell, and cell names none"},
   };
   for (const auto& [spoil, says] : wrong) {
     NodeOptions options = OfACell();
@@ -350,6 +355,20 @@ TEST(FlashOptions, WhatAProgramSaysIsCheckedAsWhatAPersonSays) {
   NodeOptions number;
   number.flash_promote = Promotion{3};
   EXPECT_THAT(Message(ResolveNodeOptions(number)), HasSubstr("flash_promote: "));
+}
+
+TEST(FlashOptions, WhatSaysHowFlashIsUsedIsRefusedByNameWhereThereIsNone) {
+  const std::vector<std::pair<std::string, std::string>> settings = {
+      {"flash_write", "back"},      {"flash_admit", "all"},     {"flash_promote", "all"},
+      {"flash_budget", "2TiB/day"}, {"flash_read_ahead", "0B"}, {"discard_foreign", "true"}};
+  for (const auto& [name, text] : settings) {
+    NodeOptions options;
+    ASSERT_TRUE(SetNodeOption(options, name, name, text).ok());
+    EXPECT_THAT(Message(ResolveNodeOptions(options)),
+                testing::StartsWith(name + ": is of flash, and this node has none; give it some"));
+    options.flash = {{"/mnt/a", 1u << 30}};
+    EXPECT_THAT(Message(ResolveNodeOptions(options)), testing::Not(HasSubstr("has none")));
+  }
 }
 
 TEST(NodeOptions, EachKnowsWhereItWasGiven) {

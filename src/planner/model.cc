@@ -94,4 +94,11 @@ std::string Model::BytesText(std::uint64_t tokens) const {
   return sum;
 }
 
+Status CheckActive(const Model& model) {
+  if (!model.parameters || !model.active_parameters || *model.active_parameters <= *model.parameters)
+    return Status();
+  return Status(Code::kInvalid, Text("--active-parameters is ", *model.active_parameters, ", above the ",
+                                     *model.parameters, " that ", model.name, " has: give at most as many"));
+}
+
 }  // namespace cistern::planner

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "cistern/status.h"
+
 namespace cistern::planner {
 
 // Layers that keep the same. A layer with two kinds of memory (a compressed past and a window) is in two
@@ -57,6 +59,9 @@ struct Model {
   std::string BytesPerTokenText() const;
   std::string BytesText(std::uint64_t tokens) const;
 };
+
+// kInvalid where a token meets more parameters than there are.
+Status CheckActive(const Model& model);
 
 // (query, key) pairs of causal attention for queries `from` to `to` that each see at most `window` tokens (0:
 // all).

@@ -2,6 +2,7 @@
 #include "planner/plan.h"
 
 #include "base/format.h"
+#include "base/units.h"
 #include "planner/sections.h"
 
 namespace cistern::planner {
@@ -10,6 +11,13 @@ namespace {
 Status Between(std::string_view name, double value, double least, double most) {
   if (value >= least && value <= most) return Status();
   return Status(Code::kInvalid, Text(name, " is ", value, ": expected a number from ", least, " to ", most));
+}
+
+Status SecondsBetween(std::string_view name, double value, double least, double most) {
+  if (value >= least && value <= most) return Status();
+  const auto text = [](double s) { return DurationText(static_cast<std::uint64_t>(s * 1e6)); };
+  return Status(Code::kInvalid,
+                Text(name, " is ", text(value), ": expected ", text(least), " to ", text(most)));
 }
 
 Status Check(const PlanInput& input) {
@@ -25,8 +33,6 @@ Status Check(const PlanInput& input) {
       {"--prefill-rate", input.prefill_tokens_per_s.value_or(1), 1e-3, 1e9},
       {"--hit-rate", input.hit_rate.value_or(0), 0, 1},
       {"--rate", input.requests_per_s.value_or(1), 1e-6, 1e9},
-      {"--think", input.think_s, 0, 1e7},
-      {"--busy", input.busy_s, 1e-3, 1e7},
       {"--monthly-cost", input.monthly_cost_usd.value_or(1), 0.01, 1e12},
       {"--api-price", input.api_usd_per_million_tokens.value_or(1), 1e-6, 1e6},
       {"--weight-bits", input.model.weight_bits, 1, 64},
@@ -35,7 +41,9 @@ Status Check(const PlanInput& input) {
     if (Status status = Between(range.name, range.value, range.least, range.most); !status.ok())
       return status;
   }
-  return Status();
+  if (Status status = SecondsBetween("--think", input.think_s, 0, 1e7); !status.ok()) return status;
+  if (Status status = SecondsBetween("--busy", input.busy_s, 1e-3, 1e7); !status.ok()) return status;
+  return CheckActive(input.model);
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ TEST(PlanVector, InflectionAtHalfTheWeights) {
   EXPECT_NEAR(InflectionTokens(70e9, 327'680), 106.8e3, 106.8e3 * kWithin);
   EXPECT_NEAR(InflectionTokens(70e9, 320'000), 109'375, 109'375 * kWithin);
   PlanInput input = For("Llama-3-70B");
-  input.model.parameters = 70e9;
+  input.model.parameters = input.model.active_parameters = 70e9;
   input.model.weight_bits = 8;
   EXPECT_NEAR(Value(input, "inflection_tokens"), 106.8e3, 106.8e3 * kWithin);
 }

@@ -8,14 +8,14 @@
 
 namespace cistern::workload {
 
-Result<std::unique_ptr<RequestSource>> OpenRequests(std::string_view trace) {
+Result<std::unique_ptr<RequestSource>> OpenRequests(std::string_view trace, Ids ids) {
   constexpr std::string_view kGenerated = "generated:";
   if (trace.starts_with(kGenerated)) {
     const Result<GeneratorOptions> options = ParseGeneratorOptions(trace.substr(kGenerated.size()));
     if (!options) return Error(options.error());
     return std::make_unique<Generator>(*options);
   }
-  Result<TraceReader> reader = TraceReader::Open(std::string(trace));
+  Result<TraceReader> reader = TraceReader::Open(std::string(trace), ids);
   if (!reader) return Error(reader.error());
   return std::make_unique<TraceReader>(*std::move(reader));
 }

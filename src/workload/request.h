@@ -16,8 +16,14 @@ namespace cistern::workload {
 
 inline constexpr std::uint32_t kTraceBlockTokens = 512;
 
+// What an id of a trace stands for.
+enum class Ids : std::uint8_t {
+  kChains,  // a block after its prefix: equal ids, equal ids before
+  kTexts,   // the block's text alone
+};
+
 // One prompt and the length of its answer. hash_ids has an id for each 512-token block of the input, the
-// last of which may be partial. An id stands for a block after its prefix: equal ids, equal ids before.
+// last of which may be partial.
 struct Request {
   std::uint64_t timestamp_ms = 0;
   std::uint32_t input_tokens = 0;
@@ -74,7 +80,8 @@ auto SubmitAll(RequestSource& requests, const std::vector<PromptHints>& told, Si
   }
 }
 
-// `trace` is the path of a trace file, or "generated:" and the generator's options.
-Result<std::unique_ptr<RequestSource>> OpenRequests(std::string_view trace);
+// `trace` is the path of a trace file, or "generated:" and the generator's options. What finds blocks as a
+// store does, after their prefix, asks for chains, and a trace of other ids is refused.
+Result<std::unique_ptr<RequestSource>> OpenRequests(std::string_view trace, Ids ids = Ids::kChains);
 
 }  // namespace cistern::workload

@@ -138,24 +138,27 @@ Status ParseTraceLine(std::string_view line, Request& request) {
   return ReadRequest(*object, request);
 }
 
-Result<TraceReader> TraceReader::Open(std::string path) {
+Result<TraceReader> TraceReader::Open(std::string path, Ids ids) {
   std::FILE* file = std::fopen(path.c_str(), "rbe");
   if (!file) {
     const int error = errno;
-    return Error(Code::kIoError,
+    return Error(Code::kInvalid,
                  Text("trace ", ShownPath(path), ": ", std::strerror(error),
                       ": give a file of JSON lines, or generated:sessions=200 for a made one"));
   }
-  return TraceReader(file, std::move(path));
+  return TraceReader(file, std::move(path), ids);
 }
 
-TraceReader::TraceReader(std::FILE* file, std::string name) : file_(file), name_(std::move(name)) {}
+TraceReader::TraceReader(std::FILE* file, std::string name, Ids ids)
+    : file_(file), name_(std::move(name)), ids_(ids) {}
 
 Result<bool> TraceReader::Next(Request& request) {
   while (true) {
     std::string_view line;
     const Result<bool> more = NextLine(line);
     if (!more || !*more) return more;
+    constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+    if (line_ == 1 && line.starts_with(kByteOrderMark)) line.remove_prefix(kByteOrderMark.size());
     if (line.find_first_not_of(" \t\r") == line.npos) continue;
     const Status status = ParseTraceLine(line, request);
     if (!status.ok()) return Fail(status.code(), status.message());
@@ -164,8 +167,32 @@ Result<bool> TraceReader::Next(Request& request) {
                                        " of the request before it: sort the trace by timestamp"));
     }
     last_ms_ = request.timestamp_ms;
+    const Status followed = ids_ == Ids::kChains ? Follow(request.hash_ids) : Status();
+    if (!followed.ok()) return Fail(followed.code(), followed.message());
     return true;
   }
+}
+
+Status TraceReader::Follow(const std::vector<std::uint64_t>& ids) {
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const std::uint64_t id = ids[i], before = ids[i == 0 ? 0 : i - 1];
+    const auto known = before_.find(id);
+    if (known == before_.end()) {
+      if (before_.size() < kMostFollowed) before_.emplace(id, before);
+      continue;
+    }
+    if (known->second == before) continue;
+    const auto place = [id](std::uint64_t other) {
+      return other == id ? std::string("first in its prompt") : Text("after ", other);
+    };
+    return Status(
+        Code::kInvalid,
+        Text("hash_ids[", i, "] is ", id, ", ", place(before), ", and in an earlier line ",
+             place(known->second),
+             ": expected an id to stand for its block and all before it, as KV does; hash each block "
+             "together with the id before it"));
+  }
+  return Status();
 }
 
 Result<bool> TraceReader::NextLine(std::string_view& line) {
@@ -193,7 +220,7 @@ Result<bool> TraceReader::NextLine(std::string_view& line) {
     buffer_.resize(searched + read);
     if (read == 0 && std::ferror(file_.get())) {
       ++line_;
-      return Fail(Code::kIoError, std::strerror(error));
+      return Fail(error == EISDIR ? Code::kInvalid : Code::kIoError, std::strerror(error));
     }
     read_all_ = read == 0;
   }

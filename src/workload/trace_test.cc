@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "workload/trace.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/format.h"
@@ -43,6 +44,15 @@ TEST(Trace, ReadsRequestsAndPassesOverWhatItDoesNotKnow) {
   EXPECT_EQ(request, (Request{30, 100, 5, 4, {}}));
   EXPECT_FALSE(reader.Next(request).value());
   EXPECT_FALSE(reader.Next(request).value());
+}
+
+TEST(Trace, AByteOrderMarkBeforeTheFirstLineIsPassedOver) {
+  const std::string_view line = R"({"timestamp": 1, "input_length": 1, "output_length": 2, "hash_ids": [7]})";
+  TraceReader reader = ReaderOf(Text("\xef\xbb\xbf", line, "\n\xef\xbb\xbf", line));
+  Request request;
+  EXPECT_TRUE(reader.Next(request).value());
+  EXPECT_THAT(std::string(reader.Next(request).error().message()),
+              testing::StartsWith("some.jsonl:2: is not JSON"));
 }
 
 TEST(Trace, LinesLargerThanTheReadBufferArriveWhole) {
@@ -104,6 +114,23 @@ TEST(BadInput, WrongTraceValueIsNamedWithItsLimit) {
       "some.jsonl:3: session is \"a\": expected a whole number from 0 to 18446744073709551615");
 }
 
+TEST(BadInput, ABlockAfterTwoOthersIsNamedWithItsLine) {
+  const auto refusal = [](std::string_view ids) {
+    return Refusal(
+        Text(R"({"timestamp": 1, "input_length": 2000, "output_length": 1, "hash_ids": )", ids, "}"));
+  };
+  const std::string form =
+      ": expected an id to stand for its block and all before it, as KV does; hash each block together with "
+      "the id before it";
+  EXPECT_EQ(refusal("[7, 8, 9]"), "accepted");
+  EXPECT_EQ(refusal("[5, 8]"),
+            "some.jsonl:3: hash_ids[1] is 8, after 5, and in an earlier line after 7" + form);
+  EXPECT_EQ(refusal("[8]"),
+            "some.jsonl:3: hash_ids[0] is 8, first in its prompt, and in an earlier line after 7" + form);
+  EXPECT_EQ(refusal("[5, 7]"),
+            "some.jsonl:3: hash_ids[1] is 7, after 5, and in an earlier line first in its prompt" + form);
+}
+
 TEST(BadInput, TraceThatGoesBackInTimeIsNamedWithItsNumber) {
   const auto line = [](int at) {
     return Text(R"({"timestamp": )", at, R"(, "input_length": 1, "output_length": 1, "hash_ids": []})", "\n");
@@ -127,14 +154,16 @@ TEST(BadInput, EndlessTraceLineIsRefusedInBoundedMemory) {
 
 TEST(BadInput, MissingTraceAndDirectoryAreNamed) {
   const Result<TraceReader> missing = TraceReader::Open("no/such.jsonl");
-  EXPECT_EQ(missing.error().code(), Code::kIoError);
+  EXPECT_EQ(missing.error().code(), Code::kInvalid);
   EXPECT_EQ(missing.error().message(),
             "trace no/such.jsonl: No such file or directory: give a file of JSON lines, or "
             "generated:sessions=200 for a made one");
   Result<TraceReader> directory = TraceReader::Open(".");
   ASSERT_TRUE(directory.has_value());
   Request request;
-  EXPECT_EQ(directory->Next(request).error().message(), ".:1: Is a directory");
+  const Status refused = directory->Next(request).error();
+  EXPECT_EQ(refused.message(), ".:1: Is a directory");
+  EXPECT_EQ(refused.code(), Code::kInvalid);
 }
 
 }  // namespace

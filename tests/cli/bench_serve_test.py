@@ -105,6 +105,12 @@ class Measures(BenchServeTest):
         self.assertEqual(run["prompt_tokens"], 2148)
         self.assertEqual(run["hit_sources"][0]["hit_tokens"], 1008)
 
+    def test_ids_of_a_trace_may_be_of_contents_alone(self) -> None:
+        trace = self.directory / "t.jsonl"
+        line = '{"timestamp": %d, "input_length": 1024, "output_length": 3, "hash_ids": %s}\n'
+        trace.write_text(line % (5, "[1, 2]") + line % (6, "[3, 2]"))
+        self.assertEqual(self.json("--trace", trace)["runs"][0]["answered"], 2)
+
     def test_who_waits_for_an_answer_is_held_and_nobody_else(self) -> None:
         trace = self.directory / "t.jsonl"
         line = '{"timestamp": %d, "input_length": 20, "output_length": 2, "hash_ids": []}\n'
@@ -231,8 +237,11 @@ class BadInput(BenchServeTest):
         self.assert_says(self.serve("--url", "http://u:p@host"), 2, "--api-key-file")
         self.assert_says(self.serve("--uses", 3), 2, "--uses", "--users")
         self.assert_says(self.serve("--html", self.directory / "no" / "page"), 1, "--html", "No such file")
-        self.assert_says(self.serve("--api-key-file", self.directory / "none"), 1, "--api-key-file", "none")
-        self.assert_says(self.serve("--trace", self.directory / "none"), 1, "none")
+        self.assert_says(self.serve("--api-key-file", self.directory / "none"), 2, "--api-key-file", "none")
+        shaped = self.serve("--trace", "generated:sessions=2", "--shape", "chat")
+        self.assert_says(shaped, 2, "--trace stands instead of --shape")
+        self.assert_says(self.serve("--html", "-"), 2, "--html: standard output has the report")
+        self.assert_says(self.serve("--trace", self.directory / "none"), 2, "none")
         self.assertEqual(self.fake.bodies, [])
 
     def test_help_has_examples(self) -> None:

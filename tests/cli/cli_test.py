@@ -178,16 +178,47 @@ class WhatANodeDoes(CliTest):
         node = self.node()
         body = bytes(range(256)) * 1000
         put = node.cistern("put", "--namespace", "demo", KEYS[0], "-", "--json", stdin=body)
-        self.assertEqual(json.loads(put.stdout), {"key": KEYS[0], "bytes": len(body)})
+        self.assertEqual(json.loads(put.stdout), {"key": KEYS[0], "bytes": len(body), "stored": True})
         put = node.cistern("put", "--namespace", "demo", "--parent", KEYS[0], KEYS[1], "-", stdin=b"child")
         self.assert_says(put, 0)
         match = node.cistern("match", "--namespace", "demo", "--json", *KEYS[:3])
         runs = [{"blocks": 2, "where": "memory", "ready_in_us": 0}]
-        self.assertEqual(json.loads(match.stdout), {"blocks": 2, "of": 3, "runs": runs})
+        self.assertEqual(json.loads(match.stdout), {"blocks": 2, "of": 3, "runs": runs, "why": None})
         self.assertEqual(node.cistern("get", "--namespace", "demo", KEYS[0], "-").stdout, body)
         drop = node.cistern("drop", "--namespace", "demo", "--json", KEYS[0])
         self.assertEqual(json.loads(drop.stdout), {"dropped": 2})
         self.assert_says(node.cistern("get", "--namespace", "demo", KEYS[1], "-"), 1, "miss")
+
+    def test_a_put_of_a_key_that_is_there_says_that_it_stored_nothing(self) -> None:
+        node = self.node()
+        node.cistern("put", "--namespace", "demo", KEYS[0], "-", stdin=b"the first")
+        put = node.cistern("put", "--namespace", "demo", KEYS[0], "-", "--json", stdin=b"other")
+        self.assert_says(put, 1, f"block {KEYS[0]} is there already and stays as it is; drop it")
+        self.assertEqual(json.loads(put.stdout), {"key": KEYS[0], "bytes": 5, "stored": False})
+        self.assertEqual(node.cistern("get", "--namespace", "demo", KEYS[0], "-").stdout, b"the first")
+        orphan = node.cistern("put", "--namespace", "demo", "--parent", KEYS[2], KEYS[3], "-", stdin=b"x")
+        self.assert_says(orphan, 1, f"waits for its parent {KEYS[2]}")
+
+    def test_a_miss_says_where_reads_are_off_or_the_node_drains(self) -> None:
+        node = self.node()
+        block = ("--namespace", "demo", KEYS[0])
+        node.cistern("put", *block, "-", stdin=b"x")
+        of_demo = ("--namespace", "demo")
+        for off, on, why in (
+            (("reads", "off"), ("reads", "on"), "reads are off, `cistern admin reads on` turns them on"),
+            (("reads", "off", *of_demo), ("reads", "on", *of_demo), "reads of demo are off, `cistern admin reads on"),
+            (("drain", "--for", "upgrade"), ("drain", "off"), "the node drains, so that it can be stopped"),
+        ):
+            self.assert_says(node.cistern("admin", *off), 0)
+            self.assert_says(node.cistern("get", *block, "-"), 1, f"miss: {why}")
+            self.assertIn(f"0 of 1 blocks: {why}", node.cistern("match", *block).stdout.decode())
+            self.assertTrue(node.json("match", *block)["why"].startswith(why))
+            self.assert_says(node.cistern("admin", *on), 0)
+            self.assertEqual(node.cistern("get", *block, "-").stdout, b"x")
+        node.cistern("put", "--namespace", "other", KEYS[0], "-", stdin=b"x")
+        node.cistern("admin", "reads", "off", "--namespace", "other")
+        self.assert_says(node.cistern("get", *of_demo, KEYS[1], "-"), 1, f"block {KEYS[1]}")
+        self.assertIsNone(node.json("match", *of_demo, KEYS[1])["why"])
 
     def test_a_namespace_is_kept_to_its_node_or_strict_as_it_is_said(self) -> None:
         node = self.node()
@@ -433,6 +464,7 @@ class WhatANodeDoes(CliTest):
             argument = json.loads(run("cistern", words[0], trace, *words[1:]).stdout)
             flag = json.loads(run("cistern", *words, "--trace", trace).stdout)
             self.assertEqual((argument["requests"], argument["hits"]), (flag["requests"], flag["hits"]))
+        self.assertRegex(run("cistern", "sim", trace, "--blocks", 30).stdout.decode(), r"accesses hit \(\d+\.\d\d %\)")
         cluster = ("sim", "cluster", "--nodes", 2, "--json")
         self.assertEqual(run("cistern", *cluster, "--trace", trace).stdout, run("cistern", *cluster, trace).stdout)
         self.assert_says(run("cistern", "sim", trace, "--trace", trace, "--blocks", 30), 2, "--trace")
@@ -628,10 +660,19 @@ class BadInput(CliTest):
         trace.write_text(f'{good}\n{good}\n{{"timestamp": 1, "hash_ids": "x"}}\n')
         for command in ("sim", "replay"):
             self.assert_says(run("cistern", command, trace, "--blocks", 4), 2, "t.jsonl", "3")
-        self.assert_says(run("cistern", "sim", self.directory / "none.jsonl", "--blocks", 4), 1, "none.jsonl")
+        self.assert_says(run("cistern", "sim", self.directory / "none.jsonl", "--blocks", 4), 2, "none.jsonl")
         self.assert_says(run("cistern", "sim", "generated:sesions=4", "--blocks", 4), 2, "sesions", "sessions")
         self.assert_says(run("cistern", "sim", trace, "--blocks", 4, "--policy", "lur"), 2, "lur", "lru")
         self.assert_says(run("cistern", "sim", trace, "--blocks", 4, "--flash"), 2, "t.jsonl", "3")
+
+    def test_a_trace_whose_ids_are_of_contents_alone_is_refused(self) -> None:
+        trace = self.directory / "contents.jsonl"
+        lines = [{"timestamp": 0, "input_length": 1024, "output_length": 1, "hash_ids": [first, 2]} for first in (1, 3)]
+        trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        for words in (("sim", trace, "--blocks", 2), ("sim", trace, "--blocks", 2, "--flash"),
+                      ("replay", trace, "--blocks", 2), ("sim", "cluster", trace),
+                      ("plan", "--model", "Llama-3-8B", "--trace", trace)):
+            self.assert_says(run("cistern", *words), 2, "contents.jsonl:2: hash_ids[1] is 2, after 3, and", "after 1")
 
     def test_replay_of_blocks_without_bytes(self) -> None:
         for room in (("--memory", "64MiB"), ("--blocks", 10)):
@@ -644,6 +685,9 @@ class BadInput(CliTest):
 
         said = replay("--blocks", 1 << 30, "--block-bytes", "64MiB")
         self.assert_says(said, 2, "--blocks: 1073741824 of 64MiB take", "this host has", "give fewer")
+        self.assert_says(replay("--memory", "4096TiB"), 2, "--memory: 4096TiB and this host has", "give less")
+        bench = run("cistern", "bench", "--only", "get", "--working-set", "4096TiB")
+        self.assert_says(bench, 2, "--working-set: 4096TiB take 5120TiB of memory and this host has")
         self.assert_says(replay("--blocks", 1, "--block-bytes", "65MiB"), 2, "--block-bytes: 65MiB", "limit of 64MiB")
         for flag, value in (("admit", "all"), ("write", "back"), ("promote", "all"), ("read-ahead", "1MiB")):
             said = replay("--memory", "64MiB", f"--flash-{flag}", value)
@@ -666,7 +710,7 @@ class BadInput(CliTest):
             self.assert_says(without, 2, flag, "give --flash with them")
         self.assert_says(sim("--blocks", 4, "--told", "--policy", "lru"), 2, "--told", "policy lru", "--policy reuse")
         missing = self.directory / "none.jsonl"
-        self.assert_says(run("cistern", "sim", missing, "--blocks", 4, "--flash"), 1, "none.jsonl")
+        self.assert_says(run("cistern", "sim", missing, "--blocks", 4, "--flash"), 2, "none.jsonl")
 
 
 if __name__ == "__main__":

@@ -113,17 +113,33 @@ class BadInput(PlanTest):
         self.assert_says(("--model", "Llama-3-8B", "--api-price", "87c"), 2, "--api-price", "87c")
         self.assert_says(("--model", "Llama-3-8B", "--hit-rate", "75"), 2, "--hit-rate", "75", "0 to 1")
         self.assert_says(("--model", "Llama-3-8B", "--context", "0"), 2, "--context")
-        self.assert_says(("--model", "Llama-3-8B", "--gpu", "H100-80GB", "--busy", "0s"), 2, "--busy")
+        for flag, given, said in (("--busy", "0s", "0us: expected 1ms to"),
+                                  ("--think", "1000000h", "1000000h: expected 0us to 10000000s")):
+            self.assert_says(("--model", "Llama-3-8B", "--gpu", "H100-80GB", flag, given), 2, f"{flag} is {said}")
+        self.assert_says(("--model", "Llama-3-8B", "--tier", "dram:0B"), 2, "--tier dram:0B: has no room")
         more = ("--model", "Llama-3-70B", "--active-parameters", "1e12")
         self.assert_says(more, 2, "--active-parameters is 1e+12, above the", "Llama-3-70B has")
         busy = plan("--model", "Llama-3-8B", "--gpu", "H100-80GB", "--sessions", 2, "--think", "0s")
         self.assertIn("to think for 0 s (--think)", busy.stdout.decode())
 
+    def test_what_has_no_effect_is_refused_by_name(self) -> None:
+        model = ("--model", "Llama-3-8B")
+        for flag, value in (("--points", 24), ("--policy", "lru"), ("--times", 2), ("--months", 12)):
+            self.assert_says((*model, flag, value), 2, f"{flag} is of ", "give --trace")
+        for flag, value in (("--times", 2), ("--months", 12)):
+            self.assert_says((*model, "--trace", WORKLOAD, flag, value), 2, f"{flag} is of ", "--hit-rate with it")
+        rates = ("--prefill-rate", 1000, "--prefill-efficiency", 0.5)
+        self.assert_says((*model, *rates), 2, "--prefill-rate stands instead of --prefill-efficiency")
+        for words in (("--html", self.directory / "p.html"), model, ("--tier", "dram")):
+            self.assert_says(("--list", *words), 2, f"--list shows the table alone: leave {words[0]} out")
+        self.assert_says((*model, "--tier", "dram:1GB", "--tier", "dram:2GB"), 2, "--tier dram: is named twice")
+        self.assert_says((*model, "--html", "-"), 2, "--html: standard output has the report")
+
     def test_configuration(self) -> None:
         lacking = self.file("lacking.json", '{"num_hidden_layers": 4, "num_attention_heads": 8}')
         self.assert_says(("--config", lacking), 2, "lacking.json", "hidden_size is missing")
         self.assert_says(("--config", self.file("cut.json", '{"num_hidden')), 2, "cut.json", "not JSON")
-        self.assert_says(("--config", self.directory / "none.json"), 1, "none.json", "No such file")
+        self.assert_says(("--config", self.directory / "none.json"), 2, "none.json", "No such file")
         self.assert_says(("--model", "Llama-3-8B", "--data", self.file("d.json", '{"gpus": [{"name": "x"}]}')), 2,
                          "gpus[0]", "source is missing")
 
@@ -135,8 +151,8 @@ class BadInput(PlanTest):
         self.assertIn("c\u01ff.json", json.loads(done.stdout)["model"])
 
     def test_files_that_are_none_or_have_no_end(self) -> None:
-        self.assert_says(("--config", self.directory), 1, f"--config: {self.directory}: Is a directory")
-        self.assert_says(("--model", "Llama-3-8B", "--data", self.directory), 1, "--data", "Is a directory")
+        self.assert_says(("--config", self.directory), 2, f"--config: {self.directory}: Is a directory")
+        self.assert_says(("--model", "Llama-3-8B", "--data", self.directory), 2, "--data", "Is a directory")
         self.assert_says(("--config", "/dev/zero"), 2, "--config: /dev/zero has more than 16777216 bytes")
 
     def test_fleet_that_cannot_hold_its_weights(self) -> None:

@@ -64,6 +64,10 @@ class BadInput(unittest.TestCase):
             ("--times", -3): "--times: -3 is out of range",
             ("--gpu-hour", "2USD"): "--gpu-hour: 2USD is no number",
             ("--router", "best"): "there is no router 'best'",
+            ("--router", "all", "--router", "local"): "--router: local is named twice",
+            ("--repair", "5s"): "--repair is of nodes that fail: give --fail-every with it",
+            ("--active-parameters", "1e12"): "--active-parameters is 1e+12, above the 7.06e+10 that Llama-3-70B has",
+            ("--html", "-"): "--html: standard output has the report",
             ("--store", "both"): "--store: 'both' is neither local nor global",
             ("--cache", "3M"): "--cache: 3M is not a whole number",
         }.items():

@@ -69,6 +69,7 @@ class WhatAStartRefuses(ProgramTest):
         key = self.directory / "key"
         key.touch(0o600)
         key.write_text("7a" * 32)
+        certificates = ("cell_authority", "cell_certificate", "cell_certificate_key")
         cell = {"cell": "http://127.0.0.1:1", "member": "one", "cell_address": "192.0.2.1:7420"}
         rows: list[tuple[dict[str, object], str]] = [
             ({"memory_dir": file}, "is no directory: name one"),
@@ -82,9 +83,9 @@ class WhatAStartRefuses(ProgramTest):
             ({"flash": f"{self.disk}:1MiB"}, "size is 1MiB and must be at least 65600KiB"),
             ({"flash": f"{self.disk}:99999GiB"}, "its file system has room for"),
             ({"flash": f"{self.disk}:256MiB", "journal_dir": file}, "is neither a directory nor a block device"),
+            ({**cell, **dict.fromkeys(certificates, file)}, f"cell: authority: {file}"),
+            ({**cell, **dict.fromkeys(certificates, file / "none")}, "/none: Not a directory"),
             ({"http": "192.0.2.1:9180"}, "cannot be listened at: Cannot assign requested address"),
-            ({**cell, "cell_authority": file, "cell_certificate": file, "cell_certificate_key": file},
-             f"authority: {file}"),
             ({**cell, "cell_key": key, "cell_listen": "192.0.2.1:7420"},
              "192.0.2.1:7420: Cannot assign requested address"),
         ]
