@@ -109,13 +109,6 @@ bool Member::Behind(const Answered& answered) const {
   return state_.joined && answered.history == state_.history && FootingOn(answered) == Footing::kAhead;
 }
 
-Verdict Member::Admit(const Answered& answered, const SharedNamespace& name, std::span<const BlockKey> chain,
-                      std::vector<std::uint64_t>* notes) const {
-  if (!Same(answered)) return Verdict::kBehind;
-  const Verdict verdict = state_.list.Check(name, chain, answered.a);
-  return verdict == Verdict::kTake ? state_.list.CheckNotes(name, notes, answered.a) : verdict;
-}
-
 Task<void> Member::Leave(Instant deadline) {
   state_.joined = false;
   state_.trouble = Status(Code::kGone, "it has left its cell");

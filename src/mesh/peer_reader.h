@@ -24,6 +24,7 @@
 #include "mesh/peer_table.h"
 #include "mesh/reach.h"
 #include "mesh/refusals.h"
+#include "mesh/rule_admission.h"
 #include "store/block_store.h"
 
 namespace cistern::mesh {
@@ -179,6 +180,7 @@ class PeerReader final {
   std::optional<Status> PublishAtOnce(Fetch& fetch, BatchItem& item);
   // The fetch's check, up to the item's block.
   ChainCheck& CheckOf(Fetch& fetch, BatchItem& item);
+  RuleAdmission AdmissionOf(Fetch& fetch, BatchItem& item);
   // Room for so much more on its way from the peer, that a batch wants.
   struct Room {
     const Peer& peer;

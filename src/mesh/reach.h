@@ -34,7 +34,7 @@ class CellRule {
   // To be read before a record is looked up that is to be answered; none: this member answers nobody and
   // asks nobody.
   virtual std::optional<Answered> Answering() const = 0;
-  // What DropList::Check needs to hold: it has joined, under this history, and what the answering member has
+  // What ChainCheck needs to hold: it has joined, under this history, and what the answering member has
   // applied was seen here.
   virtual bool Same(const Answered& answered) const = 0;
   // Not yet: what the answering member has applied may be seen here soon.
