@@ -43,9 +43,8 @@ class DropWriter final {
 
   // kInvalid: the drop; kBusy: too many calls wait, or etcd refuses more; kGone: etcd cannot be reached, or
   // this member has not joined, and nothing was dropped; kDenied: nothing was, as another member writes under
-  // this one's process number; kTooLate: the message says whether nothing was
-  // dropped, or whether it may have been, or some of its keys have, or it is and m of n members have applied
-  // it.
+  // this one's process number; kTooLate: the message says whether nothing was dropped, or whether it may have
+  // been, or some of its keys have, or it is and m of n members have applied it.
   Task<Result<DropReceipt>> Write(CellDrop drop, DropWait wait, Instant deadline);
   // Writes what waits, for ever.
   Task<void> Run();
@@ -67,9 +66,9 @@ class DropWriter final {
     bool was_written = false;  // or may have been, under a history that has ended
     bool sent = false;         // it may be in etcd
     bool done = false;
-    bool may_take_effect() const { return was_written || sent; }
     Status status;
     Event changed;
+    bool may_take_effect() const { return was_written || sent; }
   };
   using WaitingPtr = std::shared_ptr<Waiting>;
   struct Batch {
