@@ -22,6 +22,7 @@ Status BlockServer::Open(const BlockRequest& request, const ServedNamespace& ns,
   const arena::AskedBlock asked{request.key, request.group, PeerMessageLimits::kParts};
   switch (parts_.reader.Open(call, asked, nullptr, sending.record)) {
     case arena::ReadOutcome::kHit: return Status();
+    // A reader of this node meets it too, and has it verified; a peer's word costs no more than a miss.
     case arena::ReadOutcome::kBad: return Status(Code::kIoError, "its seal does not check");
     case arena::ReadOutcome::kMiss:
     case arena::ReadOutcome::kOutOfRange: break;
@@ -44,7 +45,6 @@ Task<net::RailSource::Answer> BlockServer::Find(net::ConstPiece question, Instan
   sending.kept = 0;
   Status status = Open(*request, *ns, sending);
   const catalog::BlockName name{request->key, request->group};
-  if (status.code() == Code::kIoError) parts_.memory.ReportBad(ns->slot, name);
   if (status.code() == Code::kMiss) {
     auto kept = co_await parts_.memory.Bring(*ns, name, deadline, request->worth_us);
     if (kept) {

@@ -29,8 +29,6 @@ class MemoryKeeper {
   // The conversations that alone have written and used the block, as the record travels with them; empty: it
   // is shared. None: nothing is noted of it.
   virtual Task<std::optional<std::vector<std::uint64_t>>> NotesOf(ServedNamespace ns, BlockKey key) = 0;
-  // A body fails its seal.
-  virtual void ReportBad(std::uint32_t slot, catalog::BlockName block) = 0;
 
  protected:
   ~MemoryKeeper() = default;

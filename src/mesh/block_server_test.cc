@@ -20,7 +20,6 @@ class BringsLate final : public MemoryKeeper {
     co_return std::nullopt;
   }
   void LetGo(std::uint64_t kept) override { let_go += kept == 5 ? 1 : 100; }
-  void ReportBad(std::uint32_t, catalog::BlockName) override {}
   int let_go = 0;
 
  private:
