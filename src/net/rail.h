@@ -131,6 +131,8 @@ class RailReader final {
   };
 
   Task<void> Run();
+  // For what follows the head, behind what is unsent.
+  Encoder BeginMessage(const RailBatchHead& head);
   // What is unsent of them, and what is added meanwhile.
   Task<void> SendQuestions();
   Task<void> Greet();
