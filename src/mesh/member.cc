@@ -63,7 +63,7 @@ Member::Member(etcd::Etcd& etcd, net::Network& network, LocalStore& store, Membe
 Member::~Member() { tasks_.Drop(); }
 
 void Member::Told() {
-  state_.heard[options_.process_number] = {state_.history, state_.applied, state_.last_applied};
+  state_.heard[options_.process_number] = state_.own();
   peers_.TellApplied();
 }
 
@@ -91,7 +91,7 @@ Task<void> Member::Run() {
 
 std::optional<Answered> Member::Answering() const {
   if (!state_.joined) return std::nullopt;
-  return Answered{state_.history, state_.applied, state_.last_applied};
+  return state_.own();
 }
 
 bool Member::Same(const Answered& answered) const {

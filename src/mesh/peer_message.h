@@ -151,6 +151,7 @@ struct BlockHead {
   std::vector<std::uint64_t> notes;  // none: shared
   std::vector<std::uint32_t> part_bytes;
   std::vector<std::uint32_t> segment_crcs;
+  Answered answered() const { return {history, a, last}; }
   friend bool operator==(const BlockHead&, const BlockHead&) = default;
 };
 

@@ -447,21 +447,19 @@ ChainCheck& PeerReader::CheckOf(Fetch& fetch, BatchItem& item) {
 
 RuleAdmission PeerReader::AdmissionOf(Fetch& fetch, BatchItem& item) {
   const BlockHead& head = item.landing.head();
-  return RuleAdmission(parts_.rule, fetch.run->name, CheckOf(fetch, item),
-                       {{head.history, head.a, head.last}, head.notes}, {fetch.conversation, fetch.began});
+  return RuleAdmission(parts_.rule, fetch.run->name, CheckOf(fetch, item), {head.answered(), head.notes},
+                       {fetch.conversation, fetch.began});
 }
 
 std::optional<Status> PeerReader::PublishAtOnce(Fetch& fetch, BatchItem& item) {
-  const BlockHead& head = item.landing.head();
-  if (parts_.rule.Behind({head.history, head.a, head.last})) return std::nullopt;
+  if (parts_.rule.Behind(item.landing.head().answered())) return std::nullopt;
   RuleAdmission admission = AdmissionOf(fetch, item);
   return parts_.store.source_puts().FinishAtOnce(item.put, item.facts, admission);
 }
 
 Task<Status> PeerReader::Publish(Fetch& fetch, BatchItem& item) {
-  const BlockHead& head = item.landing.head();
   const Instant until = std::min(fetch.deadline, parts_.clock.Now().PlusUs(PeerReadLimits::kCatchUpUs));
-  while (parts_.rule.Behind({head.history, head.a, head.last})) {
+  while (parts_.rule.Behind(item.landing.head().answered())) {
     const Status waited = co_await parts_.rule.Changed(until);
     if (waited.ok()) continue;
     // Who waits for the block with more time reads it anew.

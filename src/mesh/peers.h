@@ -92,7 +92,7 @@ class Peers final : public PeerLinks {
   // The connection to a member, from now on.
   void List(std::uint64_t process_number, net::ControlConnection& connection);
   Task<void> End(std::unique_ptr<Line> line);
-  void Heard(std::uint64_t process_number, const HeardApplied& said);
+  void Heard(std::uint64_t process_number, const Answered& said);
   // Of starts that are no more.
   void ForgetHeard();
   void LookForNear();

@@ -21,14 +21,6 @@
 
 namespace cistern::mesh {
 
-// What of another member's a record or an answer belongs to: its history, and `applied` as it was before the
-// record was looked up, with the last batch up to there.
-struct Answered {
-  std::uint64_t history = 0;
-  std::int64_t a = 0;
-  BatchMark last;
-};
-
 class CellRule {
  public:
   // To be read before a record is looked up that is to be answered; none: this member answers nobody and

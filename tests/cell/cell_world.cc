@@ -162,7 +162,7 @@ void CellWorld::Acknowledge(std::size_t which, TestNode& writer, const DropRecei
     const auto view = state.view.members.find(node->id);
     if (view != state.view.members.end() && heard != state.heard.end() &&
         view->second.process_number == heard->first && heard->second.history == receipt.history &&
-        heard->second.applied >= receipt.revision)
+        heard->second.a >= receipt.revision)
       dropped.bound.insert(node.get());
   }
   if (dropped.drop.is_end()) ended_[dropped.drop.conversation].push_back(which);
