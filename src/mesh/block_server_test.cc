@@ -2,6 +2,7 @@
 #include "mesh/block_server.h"
 
 #include "mesh/test_mesh.h"
+#include "mesh/test_peer_message.h"
 
 namespace cistern::mesh {
 namespace {

@@ -6,14 +6,12 @@
 #include <numeric>
 #include <utility>
 
-#include "base/limits.h"
 #include "mesh/chain_offers.h"
 #include "mesh/shared_names.h"
 
 namespace cistern::mesh {
 namespace {
 
-constexpr std::size_t kKeysAStep = kStepBytes / 2 / sizeof(BlockKey);
 // Whose leases those of the chains are that offered blocks stand on.
 constexpr catalog::Caller kTaker{~std::uint64_t{0} - 1, store::kSourceOwner};
 
@@ -35,13 +33,8 @@ Task<void> ChainTaker::Close() {
 }
 
 Task<Result<Offer>> ChainTaker::Read(net::ConstPiece payload) {
-  std::size_t keys = 0;
   net::ConstPiece behind;
-  std::optional<MatchRequest> chain = DecodeHead(payload, &keys, &behind);
-  while (chain && chain->keys.size() < keys) {
-    if (!chain->keys.empty()) co_await Yield();
-    if (!TakeKeys(&behind, std::min(kKeysAStep, keys - chain->keys.size()), &*chain)) chain.reset();
-  }
+  std::optional<MatchRequest> chain = co_await DecodeQuestion(executor(), payload, &behind);
   Offer offer;
   if (chain) offer.chain = std::move(*chain);
   if (!chain || !TakeRest(behind, &offer)) co_return Error(Code::kInvalid, "no offer of a chain");

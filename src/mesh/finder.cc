@@ -7,14 +7,10 @@
 
 #include "base/event.h"
 #include "base/format.h"
-#include "base/limits.h"
-#include "base/step_budget.h"
 
 namespace cistern::mesh {
 namespace {
 
-// Copied, or read, in the time of a step.
-constexpr std::size_t kKeysAStep = kStepBytes / 2 / sizeof(BlockKey);
 // Each is looked for in the index by itself, at 20 places, or some more where it samples less.
 constexpr std::size_t kMembersAStep = 8;
 // No call waits for so long; whoever says more may say anything.
@@ -122,9 +118,10 @@ Task<PeerMatch> Finder::Find(std::uint32_t slot, std::span<const BlockKey> chain
     const std::size_t end = std::min({chain.size(), deepest.reach, local + PeerMessageLimits::kKeys});
     run->first = local;
     run->chain.reserve(end);
-    for (std::size_t from = 0; from < end; from += kKeysAStep) {
+    for (std::size_t from = 0; from < end; from += PeerMessageLimits::kKeysAStep) {
       if (from > 0) co_await Yield();
-      const std::span<const BlockKey> some = chain.subspan(from, std::min(kKeysAStep, end - from));
+      const std::span<const BlockKey> some =
+          chain.subspan(from, std::min(PeerMessageLimits::kKeysAStep, end - from));
       run->chain.insert(run->chain.end(), some.begin(), some.end());
     }
     // Whoever is asked first leaves time for another one.
@@ -157,13 +154,8 @@ Task<Result<MatchReply>> Finder::Question(std::uint64_t number, const SharedName
                                           std::span<const BlockKey> keys, std::size_t matched,
                                           Instant deadline) {
   const std::uint64_t history = parts_.rule.Answering()->history;
-  const MatchRequest request{
-      .history = history, .name = name, .matched = static_cast<std::uint32_t>(matched)};
-  std::vector<std::byte> question = EncodeHead(request, keys.size());
-  for (std::size_t from = 0; from < keys.size(); from += kKeysAStep) {
-    if (from > 0) co_await Yield();
-    AppendKeys(question, keys.subspan(from, std::min(kKeysAStep, keys.size() - from)));
-  }
+  MatchRequest request{.history = history, .name = name, .matched = static_cast<std::uint32_t>(matched)};
+  std::vector<std::byte> question = co_await EncodeQuestion(executor(), std::move(request), keys);
   ++counters_.asked;
   struct Counted {
     Peer& peer;
@@ -281,16 +273,9 @@ Status Finder::Take(const MatchReply& reply, std::size_t keys, std::shared_ptr<P
 }
 
 Task<Result<std::vector<std::byte>>> Finder::Answer(net::ConstPiece payload) {
-  std::size_t keys = 0;
   net::ConstPiece behind;
-  std::optional<MatchRequest> request = DecodeHead(payload, &keys, &behind);
+  const std::optional<MatchRequest> request = co_await DecodeQuestion(executor(), payload, &behind);
   if (!request) co_return Error(Code::kInvalid, "no question for a match");
-  while (request->keys.size() < keys) {
-    if (!request->keys.empty()) co_await Yield();
-    const std::size_t some = std::min(kKeysAStep, keys - request->keys.size());
-    if (!TakeKeys(&behind, some, &*request)) co_return Error(Code::kInvalid, "no question for a match");
-    executor().AddWork(some * sizeof(BlockKey) / kBytesPerTouch);
-  }
   const std::optional<Answered> answered = parts_.rule.Answering();
   if (!answered) co_return Error(Code::kGone, "this member answers nobody now");
   if (answered->history != request->history) co_return Error(Code::kMismatch, "another history");
