@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "mesh/held_chain.h"
 #include "mesh/shared_names.h"
 #include "net/control_connection.h"
 
@@ -15,19 +16,6 @@ namespace {
 constexpr catalog::Caller kGiver{~std::uint64_t{0}, store::kSourceOwner};
 
 constexpr int kChanged = 4;
-
-// The blocks on offer, until the answer is here.
-class Held final {
- public:
-  Held(store::BlockStore& store, catalog::LeaseId lease) : store_(store), lease_(lease) {}
-  ~Held() { (void)store_.Release(kGiver, lease_); }
-  Held(const Held&) = delete;
-  Held& operator=(const Held&) = delete;
-
- private:
-  store::BlockStore& store_;
-  const catalog::LeaseId lease_;
-};
 
 std::uint64_t BytesOf(const store::WholeChain& chain, std::size_t begin, std::size_t end) {
   std::uint64_t bytes = 0;
@@ -167,8 +155,7 @@ Task<Result<OfferReply>> ChainOffers::OfferTo(std::uint64_t number, ChainPart pa
   const Instant deadline = std::min(until, began.PlusUs(HandOverLimits::kOfferUs + for_bytes));
   const auto lease = co_await parts_.store.Hold(kGiver, chain.slot, std::span(chain.keys).first(part.end),
                                                 std::max<std::int64_t>(deadline.UsSince(began), 1));
-  std::optional<Held> held;
-  if (lease) held.emplace(parts_.store, *lease);
+  const HeldChain held(parts_.store, kGiver, lease.value_or(0));  // until the answer is here
   // Past a bound of leases it is offered all the same.
   if (!lease && lease.error().code() != Code::kBusy) co_return std::unexpected(lease.error());
   std::vector<std::byte> question = co_await Question(part, *name, own->history, free_room);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "mesh/chain_offers.h"
+#include "mesh/held_chain.h"
 #include "mesh/shared_names.h"
 
 namespace cistern::mesh {
@@ -140,14 +141,7 @@ Task<OfferReply> ChainTaker::Take(std::uint64_t peer, Offer offer, Instant deadl
                                    std::max<std::int64_t>(deadline.UsSince(parts_.clock.Now()), 1));
     if (held) lease = *held;
   }
-  struct Held {
-    store::BlockStore& store;
-    catalog::LeaseId lease;
-    ~Held() {
-      if (lease != 0) (void)store.Release(kTaker, lease);
-    }
-  };
-  const Held held{parts_.store, lease};
+  const HeldChain held(parts_.store, kTaker, lease);
   // The answer has its way before it: without one the giver knows of nothing that came.
   const std::int64_t left_us = std::max<std::int64_t>(deadline.UsSince(parts_.clock.Now()), 0);
   const Instant until = parts_.clock.Now().PlusUs(left_us - left_us / 8);

@@ -207,19 +207,15 @@ Task<Status> Finder::AskOne(const SharedNamespace& name, std::span<const BlockKe
 Task<std::vector<Holding>> Finder::AskAll(std::uint32_t slot, std::span<const BlockKey> chain,
                                           std::size_t matched, bool every, Instant deadline) {
   std::vector<Holding> all;
-  const std::optional<Answered> own = parts_.rule.Answering();
-  const catalog::NamespaceEntry* entry = parts_.store.NamespaceAt(slot);
-  const std::optional<SharedNamespace> name = parts_.names.NameAt(slot);
-  if (!own || entry == nullptr || !name || entry->first_full == catalog::kNoGroup) co_return all;
-  const std::uint64_t seed = SampleSeed(own->history, *name);
+  const std::optional<Search> search = SearchOf(slot);
+  if (!search) co_return all;
   std::map<std::uint64_t, std::size_t> sampled;
-  const std::uint32_t block_tokens = entry->block_tokens;
   const MemberSet known = parts_.streams.Askable();
   for (std::size_t number = 0; number < known.size(); ++number) {
     if (number > 0 && number % kMembersAStep == 0) co_await Yield();
     if (known[number])
       sampled[parts_.streams.ProcessOf(static_cast<MemberNumber>(number))] =
-          parts_.index.Find(seed, chain, 0, block_tokens, MemberSet().set(number)).blocks;
+          parts_.index.Find(search->seed, chain, 0, search->block_tokens, MemberSet().set(number)).blocks;
   }
   for (const std::uint64_t process : parts_.links.Reachable()) {
     Holding& one = all.emplace_back();
@@ -238,7 +234,7 @@ Task<std::vector<Holding>> Finder::AskAll(std::uint32_t slot, std::span<const Bl
     if (one.how != Holding::How::kFailed) continue;
     if (!asking.empty()) co_await Yield();
     if (!parts_.rule.Answering()) break;
-    asking.push_back(AskOne(*name, keys, matched, deadline, one));
+    asking.push_back(AskOne(search->name, keys, matched, deadline, one));
   }
   for (Task<Status>& one : asking) (void)co_await one;
   co_return all;

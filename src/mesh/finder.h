@@ -42,11 +42,7 @@ struct Holding {
   std::vector<MatchRun> runs;  // of its answer, in its tiers
   std::int64_t a = 0;          // its `applied` before it looked
   Status why;                  // of kFailed
-  std::uint64_t blocks() const {
-    std::uint64_t sum = 0;
-    for (const MatchRun& run : runs) sum += run.blocks;
-    return sum;
-  }
+  std::uint64_t blocks() const { return BlocksOf(runs); }
 };
 
 class Finder final {

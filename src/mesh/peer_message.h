@@ -80,17 +80,19 @@ struct MatchRequest {
   friend bool operator==(const MatchRequest&, const MatchRequest&) = default;
 };
 
+inline std::uint64_t BlocksOf(std::span<const MatchRun> runs) {
+  std::uint64_t sum = 0;
+  for (const MatchRun& run : runs) sum += run.blocks;
+  return sum;
+}
+
 struct MatchReply {
   std::uint64_t history = 0;
   std::int64_t a = 0;
   std::vector<MatchRun> runs;  // of memory and flash, and a time to be ready to be sent
   // Of each block in them, the bytes in each group without a fixed size.
   std::vector<std::uint32_t> body_bytes;
-  std::uint64_t blocks() const {
-    std::uint64_t sum = 0;
-    for (const MatchRun& run : runs) sum += run.blocks;
-    return sum;
-  }
+  std::uint64_t blocks() const { return BlocksOf(runs); }
 };
 
 // What a member has to take blocks in that another one offers. Who has not said it is offered none.
