@@ -133,8 +133,7 @@ Task<Status> CellNames::Ask(std::string key, NamedList list, Instant deadline) {
   const std::uint64_t history = state_.history;
   etcd::Transaction claim;
   claim.conditions.push_back({.key = key, .what = Compare::What::kCreateRevision, .number = 0});
-  claim.conditions.push_back(
-      {.key = keys_.History(), .what = Compare::What::kModRevision, .number = state_.history_revision});
+  claim.conditions.push_back({.key = keys_.History(), .number = state_.history_revision});
   claim.then.push_back({.keys = {key, ""}, .value = Encode(list)});
   claim.otherwise.push_back({.kind = Operation::Kind::kRange, .keys = {key, ""}});
   auto answer = co_await Commit(std::move(claim), deadline);
@@ -162,7 +161,7 @@ Task<Status> CellNames::Ask(std::string key, NamedList list, Instant deadline) {
 Task<Result<etcd::TransactionAnswer>> CellNames::Confirm(std::string key, std::string value,
                                                          std::int64_t revision, Instant deadline) {
   etcd::Transaction confirm;
-  confirm.conditions.push_back({.key = key, .what = etcd::Compare::What::kModRevision, .number = revision});
+  confirm.conditions.push_back({.key = key, .number = revision});
   confirm.then.push_back({.keys = {key, ""}, .value = std::move(value)});
   confirm.otherwise.push_back({.kind = etcd::Operation::Kind::kRange, .keys = {key, ""}});
   return Commit(std::move(confirm), deadline);
@@ -194,10 +193,8 @@ Task<void> CellNames::Remove(std::string key, Unwanted unwanted, Instant deadlin
     co_return;
   }
   etcd::Transaction remove;
-  remove.conditions.push_back(
-      {.key = key, .what = etcd::Compare::What::kModRevision, .number = unwanted.made});
-  remove.conditions.push_back(
-      {.key = keys_.History(), .what = etcd::Compare::What::kModRevision, .number = state_.history_revision});
+  remove.conditions.push_back({.key = key, .number = unwanted.made});
+  remove.conditions.push_back({.key = keys_.History(), .number = state_.history_revision});
   remove.then.push_back({.kind = etcd::Operation::Kind::kDelete, .keys = {key, ""}});
   const auto answer = co_await Commit(std::move(remove), deadline);
   if (answer) unwanted_.erase(key);

@@ -222,8 +222,7 @@ Task<DropWriter::Attempt> DropWriter::Try(const std::string& key, const std::str
   const std::uint64_t history = state_.history;
   etcd::Transaction write;
   write.conditions.push_back({.key = key, .what = Compare::What::kCreateRevision, .number = 0});
-  write.conditions.push_back(
-      {.key = keys_.History(), .what = Compare::What::kModRevision, .number = state_.history_revision});
+  write.conditions.push_back({.key = keys_.History(), .number = state_.history_revision});
   write.then.push_back({.keys = {key, ""}, .value = value});
   write.otherwise.push_back({.kind = Operation::Kind::kRange, .keys = {key, ""}});
   write.otherwise.push_back({.kind = Operation::Kind::kRange, .keys = {keys_.History(), ""}});
