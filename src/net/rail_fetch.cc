@@ -148,7 +148,6 @@ Task<Status> RailReader::FetchBodies(Batch& batch, Way& way, Instant deadline) {
 void RailReader::Land(Batch& batch, const Flying& landed, ConstPiece bytes) {
   if (batch.sink == nullptr) return;
   batch.placed[landed.item].landed += bytes.size();
-  fabric_bytes_ += bytes.size();
   fabric_->NoteFetched(bytes.size());
   batch.sink->Take(landed.item, bytes);
 }
