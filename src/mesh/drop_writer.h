@@ -58,7 +58,7 @@ class DropWriter final {
     std::shared_ptr<const CellDrop> drop;
     std::size_t bytes = 0;  // of a batch
   };
-  struct Waiting {
+  struct Call {
     Part part;
     Instant deadline;
     std::uint64_t history = 0;
@@ -70,9 +70,9 @@ class DropWriter final {
     Event changed;
     bool may_take_effect() const { return was_written || sent; }
   };
-  using WaitingPtr = std::shared_ptr<Waiting>;
+  using CallPtr = std::shared_ptr<Call>;
   struct Batch {
-    std::vector<WaitingPtr> calls;
+    std::vector<CallPtr> calls;
     std::vector<CellDrop> drops;
     std::size_t bytes = 0;
     bool sent = false;  // it may be in etcd
@@ -81,9 +81,9 @@ class DropWriter final {
 
   // A step each.
   Task<std::vector<Part>> Parts(CellDrop drop);
-  Task<Status> Written(std::vector<WaitingPtr> parts, Instant deadline);
+  Task<Status> Written(std::vector<CallPtr> parts, Instant deadline);
   // Ends it: that nothing was dropped is said only of what never can have been.
-  static void Refuse(Waiting& call, const Status& why);
+  static void Refuse(Call& call, const Status& why);
   // Of a drop at this revision that is not acknowledged by its deadline, or by the member's end.
   Status Unacknowledged(const DropReceipt& receipt) const;
   Batch NextBatch();
@@ -97,7 +97,7 @@ class DropWriter final {
   const CellKeys& keys_;
   const std::uint64_t process_number_;
   CellState& state_;
-  std::deque<WaitingPtr> waiting_;
+  std::deque<CallPtr> waiting_;
   Event more_;
   WriteShare share_;
   bool ends_ = false;

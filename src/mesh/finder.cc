@@ -39,8 +39,9 @@ bool Finder::MayAsk(MemberNumber member) const {
   return peer.breaker.Allows(parts_.clock.Now()) && peer.matches < kQueued;
 }
 
-SampleIndex::Deepest Finder::Deepest(std::uint64_t seed, std::span<const BlockKey> chain, std::size_t local,
-                                     std::uint32_t block_tokens, MemberSet* among) const {
+SampleIndex::Deepest Finder::DeepestToAsk(std::uint64_t seed, std::span<const BlockKey> chain,
+                                          std::size_t local, std::uint32_t block_tokens,
+                                          MemberSet* among) const {
   SampleIndex::Deepest deepest = parts_.index.Find(seed, chain, local, block_tokens, *among);
   const auto may_be_asked = [&](MemberSet members) {
     for (std::size_t number = 0; number < members.size() && members.any(); ++number) {
@@ -90,7 +91,7 @@ bool Finder::MayFind(std::uint32_t slot, std::span<const BlockKey> chain, std::s
   const std::optional<Search> search = SearchOf(slot);
   if (!search) return false;
   MemberSet among = parts_.streams.Askable();
-  const bool may = Deepest(search->seed, chain, local, search->block_tokens, &among).blocks > local;
+  const bool may = DeepestToAsk(search->seed, chain, local, search->block_tokens, &among).blocks > local;
   if (!may) ++counters_.unknown;
   return may;
 }
@@ -102,7 +103,8 @@ Task<PeerMatch> Finder::Find(std::uint32_t slot, std::span<const BlockKey> chain
   if (!search) co_return match;
   MemberSet among = parts_.streams.Askable();
   for (int asked = 0; asked < kAsked; ++asked) {
-    const SampleIndex::Deepest deepest = Deepest(search->seed, chain, local, search->block_tokens, &among);
+    const SampleIndex::Deepest deepest =
+        DeepestToAsk(search->seed, chain, local, search->block_tokens, &among);
     if (deepest.blocks <= local) {
       if (asked == 0) ++counters_.unknown;
       break;

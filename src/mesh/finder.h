@@ -98,8 +98,8 @@ class Finder final {
   bool MayAsk(MemberNumber member) const;
   // The members with most of the chain among those that may be asked now; who may not, and has as much of
   // it, costs a look at all of them, which then are no more in `among`. Mostly nobody does.
-  SampleIndex::Deepest Deepest(std::uint64_t seed, std::span<const BlockKey> chain, std::size_t local,
-                               std::uint32_t block_tokens, MemberSet* among) const;
+  SampleIndex::Deepest DeepestToAsk(std::uint64_t seed, std::span<const BlockKey> chain, std::size_t local,
+                                    std::uint32_t block_tokens, MemberSet* among) const;
   MemberNumber Choose(const MemberSet& holders);
   Task<Result<MatchReply>> Question(std::uint64_t peer, const SharedNamespace& name,
                                     std::span<const BlockKey> keys, std::size_t matched, Instant deadline);

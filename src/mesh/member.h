@@ -94,7 +94,7 @@ class Member final : public CellRule {
 
   const CellState& state() const { return state_; }
   const MemberOptions& options() const { return options_; }
-  std::size_t reachable() const { return peers_.reachable(); }
+  std::size_t reachable() const { return peers_.connected(); }
   // Ways to the others, and who hears them from now on; null: nobody. `rail_address`: where this member
   // serves blocks, as they reach it.
   PeerLinks& links() { return peers_; }

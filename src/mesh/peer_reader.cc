@@ -533,8 +533,8 @@ Task<void> PeerReader::PublishAll(Fetch& fetch, Batch& batch) {
   }
 }
 
-Task<void> PeerReader::FetchAll(std::shared_ptr<Fetch> fetching) {
-  Fetch& fetch = *fetching;
+Task<void> PeerReader::FetchAll(std::shared_ptr<Fetch> shared) {
+  Fetch& fetch = *shared;
   std::vector<std::shared_ptr<Batch>> under_way;  // the oldest first
   under_way.reserve(PeerReadLimits::kBatches);
   bool full = false;  // no room for more before something of this has landed

@@ -160,7 +160,7 @@ class PeerReader final {
   // The transfers of these blocks: those that are on their way already, and new ones.
   std::vector<Awaited> Begin(const std::shared_ptr<const PeerRun>& run, std::size_t from, std::size_t count,
                              std::uint64_t conversation, Instant deadline);
-  Task<void> FetchAll(std::shared_ptr<Fetch> fetching);
+  Task<void> FetchAll(std::shared_ptr<Fetch> shared);
   // Slots for as many of the next blocks as make a batch; a block has those of all its groups, or none. Room,
   // on the rail and in memory, is waited for only where the fetch has nothing on its way (`waits`) and no
   // block in the batch: what lands becomes visible by the fetch. kBusy: what it has is to land first.
