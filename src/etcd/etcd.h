@@ -73,25 +73,21 @@ struct RangeRequest {
   KeyRange keys;
   std::int64_t revision = 0;  // as of it; 0: now
   std::int64_t limit = 0;     // at most so many, in order of keys; 0: all that there are
-  bool count_only = false;
 };
 
 struct RangeAnswer {
   Header header;
   std::vector<KeyValue> keys;  // in order of keys
-  std::int64_t count = 0;      // how many there are, whatever the limit
-  bool more = false;           // than `limit`
+  bool more = false;           // than `limit` there are
 };
 
-// A condition on one key. Of a key that is absent, both revisions and the lease are 0, and no condition on
-// its value holds.
+// What one key has to have. Of a key that is absent, both revisions are 0, and no condition on its value
+// holds.
 struct Compare {
-  enum class What : std::uint8_t { kCreateRevision, kModRevision, kValue, kLease };
-  enum class Is : std::uint8_t { kEqual, kNotEqual, kLess, kGreater };
+  enum class What : std::uint8_t { kCreateRevision, kModRevision, kValue };
   std::string key;
   What what = What::kModRevision;
-  Is is = Is::kEqual;
-  std::int64_t number = 0;  // of all but kValue
+  std::int64_t number = 0;  // of a revision
   std::string value;
 };
 

@@ -35,27 +35,14 @@ std::string RangeFields(const KeyRange& keys) {
   return text;
 }
 
-std::string_view NameOf(Compare::Is is) {
-  switch (is) {
-    case Compare::Is::kEqual: return "EQUAL";
-    case Compare::Is::kNotEqual: return "NOT_EQUAL";
-    case Compare::Is::kLess: return "LESS";
-    case Compare::Is::kGreater: return "GREATER";
-  }
-  return "";
-}
-
 void AppendCompare(std::string& text, const Compare& condition) {
-  AppendText(text, Text("{\"key\":", Quoted(condition.key), ",\"result\":\"", NameOf(condition.is), "\","));
+  AppendText(text, Text("{\"key\":", Quoted(condition.key), ",\"result\":\"EQUAL\","));
   switch (condition.what) {
     case Compare::What::kCreateRevision:
       AppendText(text, Text("\"target\":\"CREATE\",\"create_revision\":\"", condition.number, "\"}"));
       break;
     case Compare::What::kModRevision:
       AppendText(text, Text("\"target\":\"MOD\",\"mod_revision\":\"", condition.number, "\"}"));
-      break;
-    case Compare::What::kLease:
-      AppendText(text, Text("\"target\":\"LEASE\",\"lease\":\"", condition.number, "\"}"));
       break;
     case Compare::What::kValue:
       AppendText(text, Text("\"target\":\"VALUE\",\"value\":", Quoted(condition.value), "}"));
@@ -211,9 +198,8 @@ bool ReadKeyValue(const json::object& object, KeyValue& key) {
 Task<Result<RangeAnswer>> ReadRangeFields(Executor&, const json::object& object) {
   RangeAnswer answer;
   const json::array* keys = nullptr;
-  if (!ReadArray(object, "kvs", keys) || !ReadNumber(object, "count", answer.count) ||
-      !ReadBool(object, "more", answer.more))
-    co_return Wrong("kvs, count or more of a range");
+  if (!ReadArray(object, "kvs", keys) || !ReadBool(object, "more", answer.more))
+    co_return Wrong("kvs or more of a range");
   Pace pace;
   for (const json::value& value : *keys) {
     const json::object* fields = value.if_object();
@@ -226,8 +212,6 @@ Task<Result<RangeAnswer>> ReadRangeFields(Executor&, const json::object& object)
     answer.keys.push_back(std::move(key));
     if (pace.Spent(bytes)) co_await Yield();
   }
-  if (answer.count < static_cast<std::int64_t>(answer.keys.size()))
-    co_return Wrong(Text("a range of ", answer.keys.size(), " keys counts ", answer.count));
   co_return std::move(answer);
 }
 
@@ -286,7 +270,7 @@ std::optional<std::string> DecodeBase64(std::string_view text) {
 
 std::string RangeQuestion(const RangeRequest& request) {
   return Text("{", RangeFields(request.keys), ",\"revision\":\"", request.revision, "\",\"limit\":\"",
-              request.limit, "\",\"count_only\":", request.count_only, "}");
+              request.limit, "\"}");
 }
 
 std::string CommitQuestion(const Transaction& transaction) {

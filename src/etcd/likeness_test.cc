@@ -22,7 +22,7 @@ namespace {
 constexpr int kSteps = 300;
 
 std::string TextOf(const RangeAnswer& answer) {
-  std::string text = Text(answer.header.revision, ": ", answer.count, answer.more ? "+" : "");
+  std::string text = Text(answer.header.revision, ": ", answer.keys.size(), answer.more ? "+" : "");
   for (const KeyValue& key : answer.keys)
     text += Text(" ", key.key, "=", key.value, "@", key.create_revision, ",", key.mod_revision,
                  key.lease != 0 ? " leased" : "");
@@ -88,7 +88,6 @@ class Likeness {
       Compare condition{
           .key = Key(),
           .what = static_cast<Compare::What>(random_.Below(3)),
-          .is = static_cast<Compare::Is>(random_.Below(4)),
           .number = static_cast<std::int64_t>(random_.Below(static_cast<std::uint64_t>(revision_) + 2)),
           .value = Text(random_.Below(3))};
       for (Transaction& each : both) each.conditions.push_back(condition);
@@ -121,8 +120,7 @@ class Likeness {
         .revision = random_.Chance(0.5)
                         ? 0
                         : static_cast<std::int64_t>(random_.Below(static_cast<std::uint64_t>(revision_) + 2)),
-        .limit = static_cast<std::int64_t>(random_.Below(3)),
-        .count_only = random_.Chance(0.2)};
+        .limit = static_cast<std::int64_t>(random_.Below(3))};
     Same("range", [&](std::size_t i) { return TextOf(loop_->BlockOn(etcds_[i]->Range(request, Soon()))); });
   }
   void Grant() {

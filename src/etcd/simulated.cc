@@ -59,16 +59,14 @@ struct SimulatedEtcd::State {
     return found == keys.end() ? nullptr : Find(found->second, revision);
   }
 
-  RangeAnswer Range(const KeyRange& range, std::int64_t as_of, std::int64_t limit, bool count_only) const {
+  RangeAnswer Range(const KeyRange& range, std::int64_t as_of, std::int64_t limit) const {
     RangeAnswer answer;
     for (auto at = keys.lower_bound(range.key); at != keys.end() && range.Contains(at->first); ++at) {
       const KeyVersion* version = Find(at->second, as_of);
       if (version == nullptr) continue;
-      ++answer.count;
-      if (count_only) continue;
-      if (limit > 0 && answer.count > limit) {
+      if (limit > 0 && answer.keys.size() == static_cast<std::size_t>(limit)) {
         answer.more = true;
-        continue;
+        break;
       }
       answer.keys.push_back(
           {at->first, version->value, version->create_revision, version->revision, version->lease});
@@ -99,26 +97,11 @@ struct SimulatedEtcd::State {
 
   bool Holds(const Compare& condition) const {
     const KeyVersion* version = Find(condition.key);
-    std::strong_ordering order = std::strong_ordering::equal;
-    const auto compare = [&](std::int64_t KeyVersion::* member) {
-      order = (version != nullptr ? version->*member : 0) <=> condition.number;
-    };
-    switch (condition.what) {
-      case Compare::What::kCreateRevision: compare(&KeyVersion::create_revision); break;
-      case Compare::What::kModRevision: compare(&KeyVersion::revision); break;
-      case Compare::What::kLease: compare(&KeyVersion::lease); break;
-      case Compare::What::kValue:
-        if (version == nullptr) return false;
-        order = version->value <=> condition.value;
-        break;
-    }
-    switch (condition.is) {
-      case Compare::Is::kEqual: return order == 0;
-      case Compare::Is::kNotEqual: return order != 0;
-      case Compare::Is::kLess: return order < 0;
-      case Compare::Is::kGreater: return order > 0;
-    }
-    return false;
+    if (condition.what == Compare::What::kValue)
+      return version != nullptr && version->value == condition.value;
+    if (version == nullptr) return condition.number == 0;
+    const bool created = condition.what == Compare::What::kCreateRevision;
+    return (created ? version->create_revision : version->revision) == condition.number;
   }
 
   // Versions that no revision from `upto` on shows go, and so do deletes at it, as etcd has it.
@@ -502,8 +485,8 @@ Result<RangeAnswer> SimulatedEtcd::DoRange(const RangeRequest& request) const {
   if (request.revision > 0 && request.revision < state_->compacted)
     return Error(Code::kLapsed, Text("simulated etcd: revision ", request.revision, " is compacted, up to ",
                                      state_->compacted));
-  RangeAnswer answer = state_->Range(request.keys, request.revision > 0 ? request.revision : state_->revision,
-                                     request.limit, request.count_only);
+  RangeAnswer answer =
+      state_->Range(request.keys, request.revision > 0 ? request.revision : state_->revision, request.limit);
   if (AnswerBytes({&answer, 1}) > Limits::kAnswerBytes) return Error(TooLong(Code::kInvalid));
   answer.header = header();
   return answer;
@@ -541,7 +524,7 @@ Result<TransactionAnswer> SimulatedEtcd::DoCommit(const Transaction& transaction
       case Operation::Kind::kPut: state_->Put(operation, revision, events); break;
       case Operation::Kind::kDelete: state_->Delete(operation.keys, revision, events); break;
       case Operation::Kind::kRange:
-        answer.ranges.push_back(state_->Range(operation.keys, revision, operation.limit, false));
+        answer.ranges.push_back(state_->Range(operation.keys, revision, operation.limit));
         break;
     }
   }

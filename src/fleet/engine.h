@@ -64,7 +64,6 @@ class Engine final {
   std::uint64_t requests() const {
     return waiting_.size() + prefilling_.size() + joining_.size() + finish_.size();
   }
-  double kv_bytes() const { return used_bytes_; }
   // Work that the step under way is likely to end.
   template <class See>
   void ForNext(See see) const {

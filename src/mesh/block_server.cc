@@ -5,23 +5,24 @@
 
 namespace cistern::mesh {
 
-BlockServer::Sending& BlockServer::Take(std::uint64_t* handle) {
+BlockServer::OpenItem& BlockServer::Take(std::uint64_t* handle) {
   if (free_.empty()) {
-    free_.push_back(sendings_.size());
-    sendings_.push_back(std::make_unique<Sending>());
+    free_.push_back(items_.size());
+    items_.push_back(std::make_unique<OpenItem>());
   }
   *handle = free_.back();
   free_.pop_back();
-  return *sendings_[*handle];
+  return *items_[*handle];
 }
 
-Status BlockServer::Open(const BlockRequest& request, const ServedNamespace& ns, Sending& sending) {
+Status BlockServer::Open(const BlockRequest& request, const ServedNamespace& ns, OpenItem& item) {
   const arena::ReadCall call = parts_.reader.Begin(ns.slot, parts_.clock.Wall().seconds);
   // By now the slot may be another namespace's.
   if (call.incarnation != ns.incarnation) return Status(Code::kMiss, "its namespace was dropped");
   const arena::AskedBlock asked{request.key, request.group, PeerMessageLimits::kParts};
-  switch (parts_.reader.Open(call, asked, nullptr, sending.record)) {
+  switch (parts_.reader.Open(call, asked, nullptr, item.record)) {
     case arena::ReadOutcome::kHit: return Status();
+    // A reader of this node meets it too, and has it verified; a peer's word costs no more than a miss.
     case arena::ReadOutcome::kBad: return Status(Code::kIoError, "its seal does not check");
     case arena::ReadOutcome::kMiss:
     case arena::ReadOutcome::kOutOfRange: break;
@@ -40,16 +41,15 @@ Task<net::RailSource::Answer> BlockServer::Find(net::ConstPiece question, Instan
   const std::optional<ServedNamespace> ns = parts_.view.Find(request->name);
   if (!ns) co_return Answer{.status = Status(Code::kMiss, "no such namespace")};
   std::uint64_t handle = 0;
-  Sending& sending = Take(&handle);
-  sending.kept = 0;
-  Status status = Open(*request, *ns, sending);
+  OpenItem& item = Take(&handle);
+  item.kept = 0;
+  Status status = Open(*request, *ns, item);
   const catalog::BlockName name{request->key, request->group};
-  if (status.code() == Code::kIoError) parts_.memory.ReportBad(ns->slot, name);
   if (status.code() == Code::kMiss) {
     auto kept = co_await parts_.memory.Bring(*ns, name, deadline, request->worth_us);
     if (kept) {
-      sending.kept = *kept;
-      status = Open(*request, *ns, sending);
+      item.kept = *kept;
+      status = Open(*request, *ns, item);
     } else {
       status = std::move(kept.error());
     }
@@ -60,20 +60,20 @@ Task<net::RailSource::Answer> BlockServer::Find(net::ConstPiece question, Instan
   std::vector<std::uint64_t> notes;
   // A stamp is as old as its record: others may have used the block since, and who wrote it may have ended.
   // What nothing is noted of is nobody's here, and is so where it comes to.
-  if (answer.status.ok() && sending.record.stamp.conversation != 0)
+  if (answer.status.ok() && item.record.stamp.conversation != 0)
     notes = (co_await parts_.memory.NotesOf(*ns, request->key)).value_or(std::vector<std::uint64_t>());
-  if (answer.status.ok()) answer = AnswerOf(*answered, sending, now_s, std::move(notes));
-  if (answer.status.ok() && sending.record.seal.body_bytes() > request->body_bytes)
+  if (answer.status.ok()) answer = AnswerOf(*answered, item, now_s, std::move(notes));
+  if (answer.status.ok() && item.record.seal.body_bytes() > request->body_bytes)
     answer.status = Status(Code::kMismatch, "it is larger than the room that there is for it");
   answer.handle = handle;
   if (!answer.status.ok()) Release(handle);
   co_return answer;
 }
 
-net::RailSource::Answer BlockServer::AnswerOf(const Answered& answered, Sending& sending, std::uint64_t now_s,
+net::RailSource::Answer BlockServer::AnswerOf(const Answered& answered, OpenItem& item, std::uint64_t now_s,
                                               std::vector<std::uint64_t> notes) const {
-  const record::SealView& seal = sending.record.seal;
-  const record::Stamp& stamp = sending.record.stamp;
+  const record::SealView& seal = item.record.seal;
+  const record::Stamp& stamp = item.record.stamp;
   BlockHead head{.history = answered.history,
                  .a = answered.a,
                  .last = answered.last,
@@ -92,24 +92,24 @@ net::RailSource::Answer BlockServer::AnswerOf(const Answered& answered, Sending&
     head.segment_crcs.push_back(seal.segment_crc(segment));
   Answer answer;
   answer.head = Encode(head);
-  const std::byte* body = parts_.reader.arena().slot(sending.record.place);
+  const std::byte* body = parts_.reader.arena().slot(item.record.place);
   answer.body = {net::ConstPiece(body, seal.body_bytes())};
   return answer;
 }
 
 bool BlockServer::Stands(std::uint64_t handle) const {
-  return parts_.reader.StillGood(sendings_.at(handle)->record);
+  return parts_.reader.StillGood(items_.at(handle)->record);
 }
 
 bool BlockServer::Sent(std::uint64_t handle) {
-  const bool good = parts_.reader.StillGood(sendings_.at(handle)->record);
+  const bool good = parts_.reader.StillGood(items_.at(handle)->record);
   Release(handle);
   return good;
 }
 
 void BlockServer::Release(std::uint64_t handle) {
-  Sending& sending = *sendings_.at(handle);
-  if (sending.kept != 0) parts_.memory.LetGo(std::exchange(sending.kept, 0));
+  OpenItem& item = *items_.at(handle);
+  if (item.kept != 0) parts_.memory.LetGo(std::exchange(item.kept, 0));
   free_.push_back(handle);
 }
 

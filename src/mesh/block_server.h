@@ -29,8 +29,6 @@ class MemoryKeeper {
   // The conversations that alone have written and used the block, as the record travels with them; empty: it
   // is shared. None: nothing is noted of it.
   virtual Task<std::optional<std::vector<std::uint64_t>>> NotesOf(ServedNamespace ns, BlockKey key) = 0;
-  // A body fails its seal.
-  virtual void ReportBad(std::uint32_t slot, catalog::BlockName block) = 0;
 
  protected:
   ~MemoryKeeper() = default;
@@ -57,19 +55,19 @@ class BlockServer final : public net::RailSource {
 
  private:
   // A record between Find and Sent.
-  struct Sending {
+  struct OpenItem {
     arena::OpenRecord record;
     std::uint64_t kept = 0;  // by the core; 0: it is not
   };
-  Sending& Take(std::uint64_t* handle);
+  OpenItem& Take(std::uint64_t* handle);
   void Release(std::uint64_t handle);
   // Opens it in memory. kMiss, and kIoError where it is damaged.
-  Status Open(const BlockRequest& request, const ServedNamespace& ns, Sending& sending);
-  Answer AnswerOf(const Answered& answered, Sending& sending, std::uint64_t now_s,
+  Status Open(const BlockRequest& request, const ServedNamespace& ns, OpenItem& item);
+  Answer AnswerOf(const Answered& answered, OpenItem& item, std::uint64_t now_s,
                   std::vector<std::uint64_t> notes) const;
 
   const Parts parts_;
-  std::vector<std::unique_ptr<Sending>> sendings_;
+  std::vector<std::unique_ptr<OpenItem>> items_;
   std::vector<std::uint64_t> free_;  // of them
 };
 

@@ -2,6 +2,7 @@
 #include "mesh/block_server.h"
 
 #include "mesh/test_mesh.h"
+#include "mesh/test_peer_message.h"
 
 namespace cistern::mesh {
 namespace {
@@ -20,7 +21,6 @@ class BringsLate final : public MemoryKeeper {
     co_return std::nullopt;
   }
   void LetGo(std::uint64_t kept) override { let_go += kept == 5 ? 1 : 100; }
-  void ReportBad(std::uint32_t, catalog::BlockName) override {}
   int let_go = 0;
 
  private:

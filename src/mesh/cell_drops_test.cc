@@ -145,10 +145,9 @@ TEST_F(CellTest, RecordFromBeforeADropIsNotTakenAfterIt) {
   const Answered before = *member(1).Answering();
   ASSERT_TRUE(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(1)})).has_value());
   const std::vector<BlockKey> below = {KeyOf(1), KeyOf(2)}, beside = {KeyOf(3)};
-  std::vector<std::uint64_t> notes;
-  EXPECT_EQ(member(0).Admit(before, name_, below, &notes), Verdict::kCovered);
-  EXPECT_EQ(member(0).Admit(before, name_, beside, &notes), Verdict::kTake);
-  EXPECT_EQ(member(0).Admit(*member(1).Answering(), name_, below, &notes), Verdict::kTake);
+  EXPECT_EQ(Judge(member(0), before, name_, below), Verdict::kCovered);
+  EXPECT_EQ(Judge(member(0), before, name_, beside), Verdict::kTake);
+  EXPECT_EQ(Judge(member(0), *member(1).Answering(), name_, below), Verdict::kTake);
 }
 
 TEST_F(CellTest, DropsDoNotWaitForAMemberThatHasEnded) {

@@ -20,9 +20,8 @@ TEST_F(CellTest, WithoutEtcdTheCellGoesOnAndADropChangesNothing) {
   cell_.etcd.Stop();
   cell_.RunFor(3600 * kSecond);
   EXPECT_TRUE(member(0).joined() && member(1).joined());
-  std::vector<std::uint64_t> notes;
   const std::vector<BlockKey> chain = {KeyOf(1)};
-  EXPECT_EQ(member(0).Admit(*member(1).Answering(), name_, chain, &notes), Verdict::kTake);
+  EXPECT_EQ(Judge(member(0), *member(1).Answering(), name_, chain), Verdict::kTake);
   EXPECT_LT(member(0).valid_until(), cell_.clock.Now());
   const auto dropped = cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(1)}));
   ASSERT_FALSE(dropped.has_value());
@@ -117,9 +116,8 @@ TEST_F(CellTest, FloorBeyondWhatEtcdHasCostsWhatIsHereAndEndsNobody) {
   ASSERT_TRUE(dropped.has_value());
   EXPECT_EQ(dropped->applied, 2u);
   EXPECT_FALSE(Has(1, KeyOf(1)));
-  std::vector<std::uint64_t> notes;
   const std::vector<BlockKey> chain = {KeyOf(1)};
-  EXPECT_EQ(member(0).Admit(*member(1).Answering(), name_, chain, &notes), Verdict::kTake);
+  EXPECT_EQ(Judge(member(0), *member(1).Answering(), name_, chain), Verdict::kTake);
 }
 
 TEST_F(CellTest, DropInTheRevisionOfAChangeThatARestoredEtcdHasLostIsNotMissed) {
@@ -151,13 +149,12 @@ TEST_F(CellTest, RevisionsOfAnEtcdBeforeItWasRestoredVouchForNothing) {
   ASSERT_TRUE(cell_.RunUntil(20 * kSecond, [this] { return member(2).joined(); }));
   ASSERT_EQ(member(2).state().history, before.history);
   const std::vector<BlockKey> chain = {KeyOf(1)};
-  std::vector<std::uint64_t> notes;
   EXPECT_TRUE(member(2).Behind(before));
-  EXPECT_EQ(member(2).Admit(before, name_, chain, &notes), Verdict::kBehind);
+  EXPECT_EQ(Judge(member(2), before, name_, chain), Verdict::kBehind);
   Commit(CellKeys("/cistern/").Drops() + "x", EncodeBatch({DropOfKeys(name_, {KeyOf(1)})}));
   ASSERT_LE(cell_.etcd.header().revision, before.a);
   ASSERT_TRUE(cell_.RunUntil(20 * kSecond, [this] { return member(2).drops().size() > 0; }));
-  EXPECT_EQ(member(2).Admit(before, name_, chain, &notes), Verdict::kBehind);
+  EXPECT_EQ(Judge(member(2), before, name_, chain), Verdict::kBehind);
 }
 
 TEST_F(CellTest, AnotherClusterBeginsAnotherHistory) {

@@ -27,8 +27,7 @@ HistoryValue NewHistory(std::uint64_t random, std::span<const net::CellKey> cell
 
 etcd::Transaction HistoryWrite(const CellKeys& keys, const FoundHistory& found, const HistoryValue& value) {
   etcd::Transaction write;
-  write.conditions.push_back(
-      {.key = keys.History(), .what = etcd::Compare::What::kModRevision, .number = found.key_revision});
+  write.conditions.push_back({.key = keys.History(), .number = found.key_revision});
   write.then.push_back({.keys = {keys.History(), ""}, .value = value.Encode()});
   return write;
 }

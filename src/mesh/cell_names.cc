@@ -125,17 +125,15 @@ Task<Status> CellNames::Claim(NamedList list, Instant deadline) {
 Task<Status> CellNames::Ask(std::string key, NamedList list, Instant deadline) {
   using etcd::Compare;
   using etcd::Operation;
-  if (const auto unwanted = unwanted_.find(key); unwanted != unwanted_.end()) {
-    if (co_await Remove(key, unwanted->second, deadline)) unwanted_.erase(key);
-  }
+  if (const auto unwanted = unwanted_.find(key); unwanted != unwanted_.end())
+    co_await Remove(key, unwanted->second, deadline);
   if (answers_.size() + unwanted_.size() >= kMostNames && !answers_.contains(key))
     co_return Status(Code::kBusy,
                      Text("the node has asked for ", kMostNames, " names of the cell, the limit"));
   const std::uint64_t history = state_.history;
   etcd::Transaction claim;
   claim.conditions.push_back({.key = key, .what = Compare::What::kCreateRevision, .number = 0});
-  claim.conditions.push_back(
-      {.key = keys_.History(), .what = Compare::What::kModRevision, .number = state_.history_revision});
+  claim.conditions.push_back({.key = keys_.History(), .number = state_.history_revision});
   claim.then.push_back({.keys = {key, ""}, .value = Encode(list)});
   claim.otherwise.push_back({.kind = Operation::Kind::kRange, .keys = {key, ""}});
   auto answer = co_await Commit(std::move(claim), deadline);
@@ -163,7 +161,7 @@ Task<Status> CellNames::Ask(std::string key, NamedList list, Instant deadline) {
 Task<Result<etcd::TransactionAnswer>> CellNames::Confirm(std::string key, std::string value,
                                                          std::int64_t revision, Instant deadline) {
   etcd::Transaction confirm;
-  confirm.conditions.push_back({.key = key, .what = etcd::Compare::What::kModRevision, .number = revision});
+  confirm.conditions.push_back({.key = key, .number = revision});
   confirm.then.push_back({.keys = {key, ""}, .value = std::move(value)});
   confirm.otherwise.push_back({.kind = etcd::Operation::Kind::kRange, .keys = {key, ""}});
   return Commit(std::move(confirm), deadline);
@@ -177,28 +175,29 @@ Task<void> CellNames::Withdraw(NamedList list, Instant deadline) {
   const Unwanted unwanted{known->second.history, known->second.made};
   answers_.erase(known);
   unwanted_[key] = unwanted;
-  if (co_await Remove(key, unwanted, deadline)) unwanted_.erase(key);
+  co_await Remove(key, unwanted, deadline);
 }
 
 Task<void> CellNames::WithdrawRest(Instant deadline) {
   const std::map<std::string, Unwanted> all = unwanted_;
   for (const auto& [key, unwanted] : all) {
     if (!state_.joined || !state_.trouble.ok()) co_return;
-    if (co_await Remove(key, unwanted, deadline)) unwanted_.erase(key);
+    co_await Remove(key, unwanted, deadline);
   }
 }
 
-// True: it is not there as this member has put it there, now at the latest.
-Task<bool> CellNames::Remove(std::string key, Unwanted unwanted, Instant deadline) {
+Task<void> CellNames::Remove(std::string key, Unwanted unwanted, Instant deadline) {
   // With another history came another etcd, or an older one of its states.
-  if (unwanted.history != state_.history) co_return true;
+  if (unwanted.history != state_.history) {
+    unwanted_.erase(key);
+    co_return;
+  }
   etcd::Transaction remove;
-  remove.conditions.push_back(
-      {.key = key, .what = etcd::Compare::What::kModRevision, .number = unwanted.made});
-  remove.conditions.push_back(
-      {.key = keys_.History(), .what = etcd::Compare::What::kModRevision, .number = state_.history_revision});
+  remove.conditions.push_back({.key = key, .number = unwanted.made});
+  remove.conditions.push_back({.key = keys_.History(), .number = state_.history_revision});
   remove.then.push_back({.kind = etcd::Operation::Kind::kDelete, .keys = {key, ""}});
-  co_return (co_await Commit(std::move(remove), deadline)).has_value();
+  const auto answer = co_await Commit(std::move(remove), deadline);
+  if (answer) unwanted_.erase(key);
 }
 
 }  // namespace cistern::mesh

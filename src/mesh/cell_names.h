@@ -89,7 +89,8 @@ class CellNames final {
   // The first claim by another than who has put it there writes it once more, so that it stays.
   Task<Result<etcd::TransactionAnswer>> Confirm(std::string key, std::string value, std::int64_t revision,
                                                 Instant deadline);
-  Task<bool> Remove(std::string key, Unwanted unwanted, Instant deadline);
+  // And from unwanted_, unless it may still be there as this member has put it there.
+  Task<void> Remove(std::string key, Unwanted unwanted, Instant deadline);
   // Waits until fewer than kMostAsked are under way.
   Task<Result<etcd::TransactionAnswer>> Commit(etcd::Transaction transaction, Instant deadline);
   Status Compare(const std::string& key, std::string_view value, const NamedList& list) const;

@@ -43,6 +43,7 @@ struct Witness {
 
 struct CellState {
   explicit CellState(std::uint64_t seed) : list(seed) {}
+  Answered own() const { return {history, applied, last_applied}; }
 
   EtcdPast past;
   Witness witness;
@@ -56,8 +57,8 @@ struct CellState {
   CellFloor floor;
   std::int64_t floor_revision = 0;  // of its key; 0: there is none
   CellView view;
-  std::uint64_t views = 0;                      // how often its members were others
-  std::map<std::uint64_t, HeardApplied> heard;  // by process number, this one's too
+  std::uint64_t views = 0;                  // how often its members were others
+  std::map<std::uint64_t, Answered> heard;  // by process number, this one's too
   Retention kept_drops{CellLimits::kKeepDropsUs, CellLimits::kKeepBytes};
   Retention kept_ends{CellLimits::kKeepEndsUs, CellLimits::kKeepBytes};
   bool joined = false;  // and has read to the revision of its own key: it shares

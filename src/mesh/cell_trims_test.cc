@@ -102,10 +102,9 @@ TEST_F(CellTest, MemberBehindTheFloorDiscardsWhatItHas) {
   ASSERT_TRUE(cell_.RunUntil(20 * kSecond, [this] { return member(2).joined(); }));
   EXPECT_FALSE(Has(2, KeyOf(1)));
   EXPECT_GE(member(2).state().list.begin(), dropped->revision);
-  std::vector<std::uint64_t> notes;
   const std::vector<BlockKey> chain = {KeyOf(2)};
   const auto takes = [&](std::size_t from) {
-    return member(2).Admit(*member(from).Answering(), name_, chain, &notes) == Verdict::kTake;
+    return Judge(member(2), *member(from).Answering(), name_, chain) == Verdict::kTake;
   };
   EXPECT_TRUE(cell_.RunUntil(kSecond, [&] { return takes(0) && takes(1); }));
 }

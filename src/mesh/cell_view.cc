@@ -10,14 +10,14 @@ namespace cistern::mesh {
 
 std::uint64_t BatchHash(std::string_view key) { return HashOfText(key.size(), key); }
 
-Acknowledgement AcknowledgedBy(const CellView& view, const std::map<std::uint64_t, HeardApplied>& heard,
+Acknowledgement AcknowledgedBy(const CellView& view, const std::map<std::uint64_t, Answered>& heard,
                                const KnownBatches& known, std::uint64_t history, const BatchMark& batch) {
   CISTERN_ASSERT(view.revision >= batch.revision);
   Acknowledgement made{.members = view.members.size()};
   for (const auto& [id, member] : view.members) {
     const auto said = heard.find(member.process_number);
     if (known.Has(batch) && said != heard.end() && said->second.history == history &&
-        said->second.applied >= batch.revision && said->second.last.revision >= batch.revision &&
+        said->second.a >= batch.revision && said->second.last.revision >= batch.revision &&
         known.Has(said->second.last)) {
       ++made.applied;
     } else {

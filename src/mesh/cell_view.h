@@ -27,13 +27,6 @@ struct CellView {
 // Of the key of a batch, for BatchMark.
 std::uint64_t BatchHash(std::string_view key);
 
-// What a start of a member said of itself over its control connection.
-struct HeardApplied {
-  std::uint64_t history = 0;
-  std::int64_t applied = 0;
-  BatchMark last;  // the last batch that it has applied
-};
-
 // The last batches that were seen here, by revision.
 class KnownBatches final {
  public:
@@ -102,7 +95,7 @@ struct Acknowledgement {
 //
 // A number alone acknowledges nothing: in an etcd that was restored it may stand for another drop. So the
 // batch has been seen here, and so has the last one that each member has applied, which is no earlier.
-Acknowledgement AcknowledgedBy(const CellView& view, const std::map<std::uint64_t, HeardApplied>& heard,
+Acknowledgement AcknowledgedBy(const CellView& view, const std::map<std::uint64_t, Answered>& heard,
                                const KnownBatches& known, std::uint64_t history, const BatchMark& batch);
 
 // What etcd has been seen to be, by this start of a member and before it.

@@ -25,14 +25,14 @@ class AcknowledgementTest : public ::testing::Test {
   BatchMark dropped_ = batch_;
   KnownBatches known_;
   CellView view_;
-  std::map<std::uint64_t, HeardApplied> heard_;
+  std::map<std::uint64_t, Answered> heard_;
 };
 
 TEST_F(AcknowledgementTest, EveryMemberOfTheViewHasAppliedIt) {
   EXPECT_TRUE(Now().complete());
   heard_[2].last = later_;
   EXPECT_TRUE(Now().complete());
-  heard_[2].applied = 9;
+  heard_[2].a = 9;
   EXPECT_FALSE(Now().complete());
   EXPECT_EQ(Now().missing, "b");
   view_.members.erase("b");  // it has lapsed

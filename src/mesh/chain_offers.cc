@@ -5,31 +5,17 @@
 #include <utility>
 
 #include "base/format.h"
-#include "base/limits.h"
+#include "mesh/held_chain.h"
 #include "mesh/shared_names.h"
 #include "net/control_connection.h"
 
 namespace cistern::mesh {
 namespace {
 
-constexpr std::size_t kKeysAStep = kStepBytes / 2 / sizeof(BlockKey);
 // Whose leases those of blocks are that are on offer: no client's session has such a number.
 constexpr catalog::Caller kGiver{~std::uint64_t{0}, store::kSourceOwner};
 
 constexpr int kChanged = 4;
-
-// The blocks on offer, until the answer is here.
-class Held final {
- public:
-  Held(store::BlockStore& store, catalog::LeaseId lease) : store_(store), lease_(lease) {}
-  ~Held() { (void)store_.Release(kGiver, lease_); }
-  Held(const Held&) = delete;
-  Held& operator=(const Held&) = delete;
-
- private:
-  store::BlockStore& store_;
-  const catalog::LeaseId lease_;
-};
 
 std::uint64_t BytesOf(const store::WholeChain& chain, std::size_t begin, std::size_t end) {
   std::uint64_t bytes = 0;
@@ -169,8 +155,7 @@ Task<Result<OfferReply>> ChainOffers::OfferTo(std::uint64_t number, ChainPart pa
   const Instant deadline = std::min(until, began.PlusUs(HandOverLimits::kOfferUs + for_bytes));
   const auto lease = co_await parts_.store.Hold(kGiver, chain.slot, std::span(chain.keys).first(part.end),
                                                 std::max<std::int64_t>(deadline.UsSince(began), 1));
-  std::optional<Held> held;
-  if (lease) held.emplace(parts_.store, *lease);
+  const HeldChain held(parts_.store, kGiver, lease.value_or(0));  // until the answer is here
   // Past a bound of leases it is offered all the same.
   if (!lease && lease.error().code() != Code::kBusy) co_return std::unexpected(lease.error());
   std::vector<std::byte> question = co_await Question(part, *name, own->history, free_room);
@@ -200,8 +185,7 @@ void ChainOffers::AppendWho(std::vector<std::byte>& question, std::uint32_t slot
   const std::span<const std::string> called = parts_.store.NamesOf(slot);
   names.insert(names.end(), called.begin(), called.end());
   names.resize(std::min(names.size(), catalog::kMaxNamesOfList));
-  if (!list.empty() || !names.empty()) AppendList(question, list);
-  if (!names.empty()) AppendNames(question, names);
+  AppendNamespace(question, list, names);
 }
 
 Task<Result<OfferReply>> ChainOffers::Ask(std::uint64_t number, std::vector<std::byte> question,
@@ -231,14 +215,10 @@ Task<std::vector<std::byte>> ChainOffers::Question(ChainPart part, SharedNamespa
                                                    std::uint64_t history, bool free_room) {
   const store::WholeChain& chain = *part.chain;
   const std::span<const BlockKey> keys = std::span(chain.keys).first(part.end);
-  Offer offer;
-  offer.chain = {
+  MatchRequest asked{
       .history = history, .name = std::move(name), .matched = static_cast<std::uint32_t>(part.begin)};
-  std::vector<std::byte> question = EncodeHead(offer.chain, keys.size());
-  for (std::size_t from = 0; from < keys.size(); from += kKeysAStep) {
-    if (from > 0) co_await Yield();
-    AppendKeys(question, keys.subspan(from, std::min(kKeysAStep, keys.size() - from)));
-  }
+  std::vector<std::byte> question = co_await EncodeQuestion(executor(), std::move(asked), keys);
+  Offer offer;
   offer.body_bytes = co_await parts_.store.source_puts().BodyBytes(chain.slot, keys);
   for (std::size_t block = part.begin; block < part.end; ++block)
     offer.ages.push_back(free_room ? UINT32_MAX : chain.blocks[block - chain.first].age);

@@ -6,14 +6,13 @@
 #include <numeric>
 #include <utility>
 
-#include "base/limits.h"
 #include "mesh/chain_offers.h"
+#include "mesh/held_chain.h"
 #include "mesh/shared_names.h"
 
 namespace cistern::mesh {
 namespace {
 
-constexpr std::size_t kKeysAStep = kStepBytes / 2 / sizeof(BlockKey);
 // Whose leases those of the chains are that offered blocks stand on.
 constexpr catalog::Caller kTaker{~std::uint64_t{0} - 1, store::kSourceOwner};
 
@@ -35,13 +34,8 @@ Task<void> ChainTaker::Close() {
 }
 
 Task<Result<Offer>> ChainTaker::Read(net::ConstPiece payload) {
-  std::size_t keys = 0;
   net::ConstPiece behind;
-  std::optional<MatchRequest> chain = DecodeHead(payload, &keys, &behind);
-  while (chain && chain->keys.size() < keys) {
-    if (!chain->keys.empty()) co_await Yield();
-    if (!TakeKeys(&behind, std::min(kKeysAStep, keys - chain->keys.size()), &*chain)) chain.reset();
-  }
+  std::optional<MatchRequest> chain = co_await DecodeQuestion(executor(), payload, &behind);
   Offer offer;
   if (chain) offer.chain = std::move(*chain);
   if (!chain || !TakeRest(behind, &offer)) co_return Error(Code::kInvalid, "no offer of a chain");
@@ -147,14 +141,7 @@ Task<OfferReply> ChainTaker::Take(std::uint64_t peer, Offer offer, Instant deadl
                                    std::max<std::int64_t>(deadline.UsSince(parts_.clock.Now()), 1));
     if (held) lease = *held;
   }
-  struct Held {
-    store::BlockStore& store;
-    catalog::LeaseId lease;
-    ~Held() {
-      if (lease != 0) (void)store.Release(kTaker, lease);
-    }
-  };
-  const Held held{parts_.store, lease};
+  const HeldChain held(parts_.store, kTaker, lease);
   // The answer has its way before it: without one the giver knows of nothing that came.
   const std::int64_t left_us = std::max<std::int64_t>(deadline.UsSince(parts_.clock.Now()), 0);
   const Instant until = parts_.clock.Now().PlusUs(left_us - left_us / 8);

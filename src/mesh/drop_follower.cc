@@ -24,6 +24,16 @@ std::uint64_t ChangeHash(const std::string& key, bool put) {
   return SplitMix(BatchHash(key) + (put ? 1 : 0));
 }
 
+Conclusion OtherHistory() {
+  return {What::kJoinAnew, Status(Code::kMismatch, "the cell's history is another one")};
+}
+
+// As Membership::Confirm says.
+Conclusion NotAMember(Status why) {
+  const What what = why.code() == Code::kDenied ? What::kEnd : What::kJoinAnew;
+  return {what, std::move(why)};
+}
+
 }  // namespace
 
 DropFollower::DropFollower(etcd::Etcd& etcd, const CellKeys& keys, std::span<const net::CellKey> cell_keys,
@@ -121,12 +131,9 @@ Task<Conclusion> DropFollower::Look() {
   const auto answer = co_await Ask({});
   if (!answer) co_return Unreached(answer.error());
   const HistoryStep step = Judge(HistoryIn(answer->ranges[0]), highest);
-  if (step != HistoryStep::kSame && step != HistoryStep::kChecks)
-    co_return Conclusion{What::kJoinAnew, Status(Code::kMismatch, "the cell's history is another one")};
-  if (Status status = membership_.Confirm(answer->ranges[2], asked_at); !status.ok()) {
-    const What what = status.code() == Code::kDenied ? What::kEnd : What::kJoinAnew;
-    co_return Conclusion{what, std::move(status)};
-  }
+  if (step != HistoryStep::kSame && step != HistoryStep::kChecks) co_return OtherHistory();
+  if (Status status = membership_.Confirm(answer->ranges[2], asked_at); !status.ok())
+    co_return NotAMember(std::move(status));
   looked_revision_ = answer->header.revision;
   unread_since_.reset();
   state_.trouble = Status();
@@ -222,11 +229,9 @@ Task<Conclusion> DropFollower::ReadSnapshot(Snapshot* snapshot) {
   *snapshot = {.header = answer->header, .history = HistoryIn(answer->ranges[0])};
   const HistoryStep step = Judge(snapshot->history, highest);
   if (step != HistoryStep::kSame && step != HistoryStep::kChecks && step != HistoryStep::kDiscard)
-    co_return Conclusion{What::kJoinAnew, Status(Code::kMismatch, "the cell's history is another one")};
-  if (Status status = membership_.Confirm(answer->ranges[2], asked_at); !status.ok()) {
-    const What what = status.code() == Code::kDenied ? What::kEnd : What::kJoinAnew;
-    co_return Conclusion{what, std::move(status)};
-  }
+    co_return OtherHistory();
+  if (Status status = membership_.Confirm(answer->ranges[2], asked_at); !status.ok())
+    co_return NotAMember(std::move(status));
   snapshot->history_revision = answer->ranges[0].keys.front().mod_revision;
   if (const auto& floor = answer->ranges[1].keys; !floor.empty()) {
     snapshot->floor = CellFloor::Decode(floor.front().value).value_or(CellFloor());
@@ -488,13 +493,9 @@ Task<Conclusion> DropFollower::Take(std::vector<WatchEvent> events, std::int64_t
     if (event.key.key == keys_.History()) {
       const auto value =
           event.kind == WatchEvent::Kind::kPut ? HistoryValue::Decode(event.key.value) : std::nullopt;
-      if (!value || value->number != state_.history)
-        co_return Conclusion{What::kJoinAnew, Status(Code::kMismatch, "the cell's history is another one")};
+      if (!value || value->number != state_.history) co_return OtherHistory();
     }
-    if (Status status = membership_.Confirm(event); !status.ok()) {
-      const What what = status.code() == Code::kDenied ? What::kEnd : What::kJoinAnew;
-      co_return Conclusion{what, std::move(status)};
-    }
+    if (Status status = membership_.Confirm(event); !status.ok()) co_return NotAMember(std::move(status));
   }
   std::vector<CellDrop> drops;
   bool unreadable = false, of_members = false;

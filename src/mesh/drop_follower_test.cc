@@ -313,13 +313,12 @@ TEST_F(DropFollowerTest, R10WhatARestoredEtcdHasLostIsNotReadBackThoughEndsWereT
   cell_.etcd.Restore(*backup);
   cell_.Start(node(2));
   const std::vector<BlockKey> dropped = {KeyOf(6)};
-  std::vector<std::uint64_t> notes;
   for (int changes = 0; changes < 20; ++changes) {
     ASSERT_TRUE(cell_.RunUntil(5 * kSecond, [&] {
       return member(2).joined() && member(2).state().applied == cell_.etcd.header().revision;
     }));
     ASSERT_EQ(member(2).state().history, member(0).state().history);
-    EXPECT_NE(member(0).Admit(*member(2).Answering(), name_, dropped, &notes), Verdict::kTake) << changes;
+    EXPECT_NE(Judge(member(0), *member(2).Answering(), name_, dropped), Verdict::kTake) << changes;
     Commit(keys_.prefix() + "another", "value");
   }
 }

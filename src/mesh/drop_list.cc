@@ -78,13 +78,6 @@ std::uint64_t DropList::HashOf(std::uint64_t namespace_hash, std::uint64_t conve
   return SplitMix(namespace_hash ^ SplitMix(conversation));
 }
 
-Verdict DropList::Check(const SharedNamespace& name, std::span<const BlockKey> chain, std::int64_t a) const {
-  ChainCheck check(*this, name, chain, a);
-  const bool done = check.Step(chain.size() + 1);
-  CISTERN_ASSERT(done);
-  return check.verdict();
-}
-
 std::int64_t DropList::LastOf(const SharedNamespace& name, std::span<const BlockKey> keys) const {
   const std::uint64_t namespace_hash = HashOf(name);
   std::int64_t revision = 0;

@@ -47,8 +47,6 @@ class DropList final {
   std::int64_t last() const { return last_; }
   std::size_t size() const { return drops_.listed.size() + ends_.listed.size(); }
 
-  // The rule, whose `seen` is all that is listed. `chain` is the record's, from its root on.
-  Verdict Check(const SharedNamespace& name, std::span<const BlockKey> chain, std::int64_t a) const;
   // The revision of the last drop in it that covers one of the keys, or the namespace where there is none; 0:
   // none does.
   std::int64_t LastOf(const SharedNamespace& name, std::span<const BlockKey> keys) const;
@@ -84,8 +82,9 @@ class DropList final {
   Names drops_, ends_;
 };
 
-// The rule for a long chain, in slices of a core step each: the last one looks at what was listed since.
-// Where nothing was listed since `a`, which is so nearly always, no key is looked at.
+// The rule for a record's chain, from its root on, whose `seen` is all that is listed. Long ones are looked
+// at in slices of a core step each: the last one looks at what was listed since. Where nothing was listed
+// since `a`, which is so nearly always, no key is looked at.
 class ChainCheck final {
  public:
   // All is borrowed and stays as long as the check; the list may grow meanwhile, and begin anew.

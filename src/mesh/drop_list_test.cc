@@ -19,9 +19,18 @@ CellDrop OfKeys(const SharedNamespace& name, std::vector<BlockKey> keys) {
   return {.what = CellDrop::What::kKeys, .name = name, .keys = std::move(keys)};
 }
 
+Verdict VerdictOf(const DropList& list, const SharedNamespace& name, std::span<const BlockKey> chain,
+                  std::int64_t a) {
+  ChainCheck check(list, name, chain, a);
+  EXPECT_TRUE(check.Step(chain.size() + 1));
+  return check.verdict();
+}
+
 class DropListTest : public ::testing::Test {
  protected:
-  Verdict Check(std::vector<BlockKey> chain, std::int64_t a) const { return list_.Check(name_, chain, a); }
+  Verdict Check(const std::vector<BlockKey>& chain, std::int64_t a) const {
+    return VerdictOf(list_, name_, chain, a);
+  }
   Verdict Notes(std::vector<std::uint64_t>* notes, std::int64_t a) const {
     return list_.CheckNotes(name_, notes, a);
   }
@@ -44,10 +53,10 @@ TEST_F(DropListTest, DropOfANamespaceCoversItAloneAndOfItsTenantAlone) {
   SharedNamespace other = name_;
   other.tenant = "another";
   const std::vector<BlockKey> chain = {Key(1)};
-  EXPECT_EQ(list_.Check(other, chain, 6), Verdict::kTake);
+  EXPECT_EQ(VerdictOf(list_, other, chain, 6), Verdict::kTake);
   other = name_;
   other.list_hash[31] = std::byte{1};
-  EXPECT_EQ(list_.Check(other, chain, 6), Verdict::kTake);
+  EXPECT_EQ(VerdictOf(list_, other, chain, 6), Verdict::kTake);
 }
 
 TEST_F(DropListTest, LaterDropOfAKeyCounts) {
@@ -171,7 +180,7 @@ TEST_F(DropListTest, SlicesSayWhatOneStepDoes) {
       }
       if (blocks == chain.size()) break;
     }
-    const Verdict at_once = list.Check(name_, chain, a);
+    const Verdict at_once = VerdictOf(list, name_, chain, a);
     EXPECT_EQ(check.verdict() == Verdict::kTake, at_once == Verdict::kTake) << "seed " << seed;
   }
 }

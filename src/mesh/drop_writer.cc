@@ -32,9 +32,9 @@ Task<Result<DropReceipt>> DropWriter::Write(CellDrop drop, DropWait wait, Instan
                     Text("drop: ", waiting_.size(), " drops wait to be written and the limit is ", kWaiting,
                          ": try again"));
   for (bool was_written = false;; was_written = true) {
-    std::vector<WaitingPtr> parts;
+    std::vector<CallPtr> parts;
     for (const Part& part : all) {
-      parts.push_back(std::make_shared<Waiting>());
+      parts.push_back(std::make_shared<Call>());
       parts.back()->part = part;
       parts.back()->deadline = deadline;
       parts.back()->was_written = was_written;
@@ -45,7 +45,7 @@ Task<Result<DropReceipt>> DropWriter::Write(CellDrop drop, DropWait wait, Instan
     DropReceipt receipt{.history = parts.front()->history};
     bool one_history = true;
     BatchMark last;
-    for (const WaitingPtr& part : parts) {
+    for (const CallPtr& part : parts) {
       if (part->batch.revision > last.revision) last = part->batch;
       one_history = one_history && part->history == receipt.history;
     }
@@ -55,8 +55,8 @@ Task<Result<DropReceipt>> DropWriter::Write(CellDrop drop, DropWait wait, Instan
     while (one_history && state_.history == receipt.history && waited.ok() && !ends_) {
       // The view is as late as what was seen: who was a member at the drop's revision is in it, or has
       // lapsed.
-      const bool all_seen = std::ranges::all_of(
-          parts, [this](const WaitingPtr& part) { return state_.known.Has(part->batch); });
+      const bool all_seen =
+          std::ranges::all_of(parts, [this](const CallPtr& part) { return state_.known.Has(part->batch); });
       if (all_seen && state_.seen >= receipt.revision && state_.applied >= receipt.revision) {
         const Acknowledgement said =
             AcknowledgedBy(state_.view, state_.heard, state_.known, receipt.history, last);
@@ -80,11 +80,11 @@ Status DropWriter::Unacknowledged(const DropReceipt& receipt) const {
 void DropWriter::End() {
   ends_ = true;
   const Status why(Code::kGone, "this member leaves its cell");
-  for (const WaitingPtr& call : std::exchange(waiting_, {})) Refuse(*call, why);
+  for (const CallPtr& call : std::exchange(waiting_, {})) Refuse(*call, why);
   state_.changed.Pulse();
 }
 
-void DropWriter::Refuse(Waiting& call, const Status& why) {
+void DropWriter::Refuse(Call& call, const Status& why) {
   const bool open = call.may_take_effect();
   call.done = true;
   call.status =
@@ -95,7 +95,7 @@ void DropWriter::Refuse(Waiting& call, const Status& why) {
 
 void DropWriter::Batch::SetSent(bool now) {
   sent = now;
-  for (const WaitingPtr& call : calls) call->sent = now;
+  for (const CallPtr& call : calls) call->sent = now;
 }
 
 Task<std::vector<DropWriter::Part>> DropWriter::Parts(CellDrop drop) {
@@ -113,25 +113,24 @@ Task<std::vector<DropWriter::Part>> DropWriter::Parts(CellDrop drop) {
   co_return parts;
 }
 
-Task<Status> DropWriter::Written(std::vector<WaitingPtr> parts, Instant deadline) {
-  for (const WaitingPtr& part : parts) {
+Task<Status> DropWriter::Written(std::vector<CallPtr> parts, Instant deadline) {
+  for (const CallPtr& part : parts) {
     while (!part->done) {
       const Status in_time = co_await part->changed.Wait(deadline);
       if (in_time.ok()) continue;
-      const bool open =
-          std::ranges::any_of(parts, [](const WaitingPtr& one) { return one->may_take_effect(); });
-      for (const WaitingPtr& one : parts) std::erase(waiting_, one);
+      const bool open = std::ranges::any_of(parts, [](const CallPtr& one) { return one->may_take_effect(); });
+      for (const CallPtr& one : parts) std::erase(waiting_, one);
       co_return Status(Code::kTooLate,
                        open ? "drop: etcd has not confirmed it by the deadline, and it may take effect"
                             : "drop: it was not written by the deadline, so nothing was dropped");
     }
     if (!part->status.ok()) {
-      for (const WaitingPtr& one : parts) std::erase(waiting_, one);
+      for (const CallPtr& one : parts) std::erase(waiting_, one);
       const bool some =
-          std::ranges::any_of(parts, [](const WaitingPtr& one) { return one->done && one->status.ok(); });
+          std::ranges::any_of(parts, [](const CallPtr& one) { return one->done && one->status.ok(); });
       // Another batch may be on its way.
-      const bool open = std::ranges::any_of(
-          parts, [](const WaitingPtr& one) { return !one->done && one->may_take_effect(); });
+      const bool open =
+          std::ranges::any_of(parts, [](const CallPtr& one) { return !one->done && one->may_take_effect(); });
       if (!some && !open) co_return part->status;
       co_return Status(Code::kTooLate,
                        Text("drop: some of its keys have been dropped", some ? "" : " or may be",
@@ -182,7 +181,7 @@ Task<void> DropWriter::Commit(Batch batch) {
                           CellKeys::BatchName(process_number_, ++batches_);
   share_.Written(key.size() + value.size());
   Instant last;
-  for (const WaitingPtr& call : batch.calls) last = std::max(last, call->deadline);
+  for (const CallPtr& call : batch.calls) last = std::max(last, call->deadline);
   Status why(Code::kTooLate, "it was not written by the deadline");
   Attempt came = Attempt::kAgain;
   while (came == Attempt::kAgain && executor().Now() < last && !ends_) {
@@ -196,7 +195,7 @@ Task<void> DropWriter::Commit(Batch batch) {
     while (!(state_.joined && state_.history != 0) && executor().Now() < last && !ends_) {
       (void)co_await state_.changed.Wait(last);
     }
-    for (WaitingPtr& call : batch.calls) {
+    for (CallPtr& call : batch.calls) {
       call->was_written = call->may_take_effect();
       if (call->deadline <= executor().Now()) continue;
       waiting_.push_front(std::move(call));
@@ -204,7 +203,7 @@ Task<void> DropWriter::Commit(Batch batch) {
     more_.Set();
     co_return;
   }
-  for (const WaitingPtr& call : batch.calls) {
+  for (const CallPtr& call : batch.calls) {
     if (came != Attempt::kWritten) {
       Refuse(*call, why);
       continue;
@@ -222,8 +221,7 @@ Task<DropWriter::Attempt> DropWriter::Try(const std::string& key, const std::str
   const std::uint64_t history = state_.history;
   etcd::Transaction write;
   write.conditions.push_back({.key = key, .what = Compare::What::kCreateRevision, .number = 0});
-  write.conditions.push_back(
-      {.key = keys_.History(), .what = Compare::What::kModRevision, .number = state_.history_revision});
+  write.conditions.push_back({.key = keys_.History(), .number = state_.history_revision});
   write.then.push_back({.keys = {key, ""}, .value = value});
   write.otherwise.push_back({.kind = Operation::Kind::kRange, .keys = {key, ""}});
   write.otherwise.push_back({.kind = Operation::Kind::kRange, .keys = {keys_.History(), ""}});
@@ -268,7 +266,7 @@ Task<DropWriter::Attempt> DropWriter::Try(const std::string& key, const std::str
     }
     revision = there.keys.front().create_revision;  // an earlier attempt whose answer was lost
   }
-  for (const WaitingPtr& call : batch.calls) {
+  for (const CallPtr& call : batch.calls) {
     call->history = history;
     call->batch = {revision, BatchHash(key)};
   }

@@ -43,9 +43,8 @@ class DropWriter final {
 
   // kInvalid: the drop; kBusy: too many calls wait, or etcd refuses more; kGone: etcd cannot be reached, or
   // this member has not joined, and nothing was dropped; kDenied: nothing was, as another member writes under
-  // this one's process number; kTooLate: the message says whether nothing was
-  // dropped, or whether it may have been, or some of its keys have, or it is and m of n members have applied
-  // it.
+  // this one's process number; kTooLate: the message says whether nothing was dropped, or whether it may have
+  // been, or some of its keys have, or it is and m of n members have applied it.
   Task<Result<DropReceipt>> Write(CellDrop drop, DropWait wait, Instant deadline);
   // Writes what waits, for ever.
   Task<void> Run();
@@ -59,7 +58,7 @@ class DropWriter final {
     std::shared_ptr<const CellDrop> drop;
     std::size_t bytes = 0;  // of a batch
   };
-  struct Waiting {
+  struct Call {
     Part part;
     Instant deadline;
     std::uint64_t history = 0;
@@ -67,13 +66,13 @@ class DropWriter final {
     bool was_written = false;  // or may have been, under a history that has ended
     bool sent = false;         // it may be in etcd
     bool done = false;
-    bool may_take_effect() const { return was_written || sent; }
     Status status;
     Event changed;
+    bool may_take_effect() const { return was_written || sent; }
   };
-  using WaitingPtr = std::shared_ptr<Waiting>;
+  using CallPtr = std::shared_ptr<Call>;
   struct Batch {
-    std::vector<WaitingPtr> calls;
+    std::vector<CallPtr> calls;
     std::vector<CellDrop> drops;
     std::size_t bytes = 0;
     bool sent = false;  // it may be in etcd
@@ -82,9 +81,9 @@ class DropWriter final {
 
   // A step each.
   Task<std::vector<Part>> Parts(CellDrop drop);
-  Task<Status> Written(std::vector<WaitingPtr> parts, Instant deadline);
+  Task<Status> Written(std::vector<CallPtr> parts, Instant deadline);
   // Ends it: that nothing was dropped is said only of what never can have been.
-  static void Refuse(Waiting& call, const Status& why);
+  static void Refuse(Call& call, const Status& why);
   // Of a drop at this revision that is not acknowledged by its deadline, or by the member's end.
   Status Unacknowledged(const DropReceipt& receipt) const;
   Batch NextBatch();
@@ -98,7 +97,7 @@ class DropWriter final {
   const CellKeys& keys_;
   const std::uint64_t process_number_;
   CellState& state_;
-  std::deque<WaitingPtr> waiting_;
+  std::deque<CallPtr> waiting_;
   Event more_;
   WriteShare share_;
   bool ends_ = false;

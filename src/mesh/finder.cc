@@ -7,14 +7,10 @@
 
 #include "base/event.h"
 #include "base/format.h"
-#include "base/limits.h"
-#include "base/step_budget.h"
 
 namespace cistern::mesh {
 namespace {
 
-// Copied, or read, in the time of a step.
-constexpr std::size_t kKeysAStep = kStepBytes / 2 / sizeof(BlockKey);
 // Each is looked for in the index by itself, at 20 places, or some more where it samples less.
 constexpr std::size_t kMembersAStep = 8;
 // No call waits for so long; whoever says more may say anything.
@@ -43,8 +39,9 @@ bool Finder::MayAsk(MemberNumber member) const {
   return peer.breaker.Allows(parts_.clock.Now()) && peer.matches < kQueued;
 }
 
-SampleIndex::Deepest Finder::Deepest(std::uint64_t seed, std::span<const BlockKey> chain, std::size_t local,
-                                     std::uint32_t block_tokens, MemberSet* among) const {
+SampleIndex::Deepest Finder::DeepestToAsk(std::uint64_t seed, std::span<const BlockKey> chain,
+                                          std::size_t local, std::uint32_t block_tokens,
+                                          MemberSet* among) const {
   SampleIndex::Deepest deepest = parts_.index.Find(seed, chain, local, block_tokens, *among);
   const auto may_be_asked = [&](MemberSet members) {
     for (std::size_t number = 0; number < members.size() && members.any(); ++number) {
@@ -94,7 +91,7 @@ bool Finder::MayFind(std::uint32_t slot, std::span<const BlockKey> chain, std::s
   const std::optional<Search> search = SearchOf(slot);
   if (!search) return false;
   MemberSet among = parts_.streams.Askable();
-  const bool may = Deepest(search->seed, chain, local, search->block_tokens, &among).blocks > local;
+  const bool may = DeepestToAsk(search->seed, chain, local, search->block_tokens, &among).blocks > local;
   if (!may) ++counters_.unknown;
   return may;
 }
@@ -106,7 +103,8 @@ Task<PeerMatch> Finder::Find(std::uint32_t slot, std::span<const BlockKey> chain
   if (!search) co_return match;
   MemberSet among = parts_.streams.Askable();
   for (int asked = 0; asked < kAsked; ++asked) {
-    const SampleIndex::Deepest deepest = Deepest(search->seed, chain, local, search->block_tokens, &among);
+    const SampleIndex::Deepest deepest =
+        DeepestToAsk(search->seed, chain, local, search->block_tokens, &among);
     if (deepest.blocks <= local) {
       if (asked == 0) ++counters_.unknown;
       break;
@@ -122,9 +120,10 @@ Task<PeerMatch> Finder::Find(std::uint32_t slot, std::span<const BlockKey> chain
     const std::size_t end = std::min({chain.size(), deepest.reach, local + PeerMessageLimits::kKeys});
     run->first = local;
     run->chain.reserve(end);
-    for (std::size_t from = 0; from < end; from += kKeysAStep) {
+    for (std::size_t from = 0; from < end; from += PeerMessageLimits::kKeysAStep) {
       if (from > 0) co_await Yield();
-      const std::span<const BlockKey> some = chain.subspan(from, std::min(kKeysAStep, end - from));
+      const std::span<const BlockKey> some =
+          chain.subspan(from, std::min(PeerMessageLimits::kKeysAStep, end - from));
       run->chain.insert(run->chain.end(), some.begin(), some.end());
     }
     // Whoever is asked first leaves time for another one.
@@ -157,13 +156,8 @@ Task<Result<MatchReply>> Finder::Question(std::uint64_t number, const SharedName
                                           std::span<const BlockKey> keys, std::size_t matched,
                                           Instant deadline) {
   const std::uint64_t history = parts_.rule.Answering()->history;
-  const MatchRequest request{
-      .history = history, .name = name, .matched = static_cast<std::uint32_t>(matched)};
-  std::vector<std::byte> question = EncodeHead(request, keys.size());
-  for (std::size_t from = 0; from < keys.size(); from += kKeysAStep) {
-    if (from > 0) co_await Yield();
-    AppendKeys(question, keys.subspan(from, std::min(kKeysAStep, keys.size() - from)));
-  }
+  MatchRequest request{.history = history, .name = name, .matched = static_cast<std::uint32_t>(matched)};
+  std::vector<std::byte> question = co_await EncodeQuestion(executor(), std::move(request), keys);
   ++counters_.asked;
   struct Counted {
     Peer& peer;
@@ -215,19 +209,15 @@ Task<Status> Finder::AskOne(const SharedNamespace& name, std::span<const BlockKe
 Task<std::vector<Holding>> Finder::AskAll(std::uint32_t slot, std::span<const BlockKey> chain,
                                           std::size_t matched, bool every, Instant deadline) {
   std::vector<Holding> all;
-  const std::optional<Answered> own = parts_.rule.Answering();
-  const catalog::NamespaceEntry* entry = parts_.store.NamespaceAt(slot);
-  const std::optional<SharedNamespace> name = parts_.names.NameAt(slot);
-  if (!own || entry == nullptr || !name || entry->first_full == catalog::kNoGroup) co_return all;
-  const std::uint64_t seed = SampleSeed(own->history, *name);
+  const std::optional<Search> search = SearchOf(slot);
+  if (!search) co_return all;
   std::map<std::uint64_t, std::size_t> sampled;
-  const std::uint32_t block_tokens = entry->block_tokens;
   const MemberSet known = parts_.streams.Askable();
   for (std::size_t number = 0; number < known.size(); ++number) {
     if (number > 0 && number % kMembersAStep == 0) co_await Yield();
     if (known[number])
       sampled[parts_.streams.ProcessOf(static_cast<MemberNumber>(number))] =
-          parts_.index.Find(seed, chain, 0, block_tokens, MemberSet().set(number)).blocks;
+          parts_.index.Find(search->seed, chain, 0, search->block_tokens, MemberSet().set(number)).blocks;
   }
   for (const std::uint64_t process : parts_.links.Reachable()) {
     Holding& one = all.emplace_back();
@@ -246,7 +236,7 @@ Task<std::vector<Holding>> Finder::AskAll(std::uint32_t slot, std::span<const Bl
     if (one.how != Holding::How::kFailed) continue;
     if (!asking.empty()) co_await Yield();
     if (!parts_.rule.Answering()) break;
-    asking.push_back(AskOne(*name, keys, matched, deadline, one));
+    asking.push_back(AskOne(search->name, keys, matched, deadline, one));
   }
   for (Task<Status>& one : asking) (void)co_await one;
   co_return all;
@@ -281,16 +271,9 @@ Status Finder::Take(const MatchReply& reply, std::size_t keys, std::shared_ptr<P
 }
 
 Task<Result<std::vector<std::byte>>> Finder::Answer(net::ConstPiece payload) {
-  std::size_t keys = 0;
   net::ConstPiece behind;
-  std::optional<MatchRequest> request = DecodeHead(payload, &keys, &behind);
+  const std::optional<MatchRequest> request = co_await DecodeQuestion(executor(), payload, &behind);
   if (!request) co_return Error(Code::kInvalid, "no question for a match");
-  while (request->keys.size() < keys) {
-    if (!request->keys.empty()) co_await Yield();
-    const std::size_t some = std::min(kKeysAStep, keys - request->keys.size());
-    if (!TakeKeys(&behind, some, &*request)) co_return Error(Code::kInvalid, "no question for a match");
-    executor().AddWork(some * sizeof(BlockKey) / kBytesPerTouch);
-  }
   const std::optional<Answered> answered = parts_.rule.Answering();
   if (!answered) co_return Error(Code::kGone, "this member answers nobody now");
   if (answered->history != request->history) co_return Error(Code::kMismatch, "another history");

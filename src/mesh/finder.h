@@ -42,11 +42,7 @@ struct Holding {
   std::vector<MatchRun> runs;  // of its answer, in its tiers
   std::int64_t a = 0;          // its `applied` before it looked
   Status why;                  // of kFailed
-  std::uint64_t blocks() const {
-    std::uint64_t sum = 0;
-    for (const MatchRun& run : runs) sum += run.blocks;
-    return sum;
-  }
+  std::uint64_t blocks() const { return BlocksOf(runs); }
 };
 
 class Finder final {
@@ -102,8 +98,8 @@ class Finder final {
   bool MayAsk(MemberNumber member) const;
   // The members with most of the chain among those that may be asked now; who may not, and has as much of
   // it, costs a look at all of them, which then are no more in `among`. Mostly nobody does.
-  SampleIndex::Deepest Deepest(std::uint64_t seed, std::span<const BlockKey> chain, std::size_t local,
-                               std::uint32_t block_tokens, MemberSet* among) const;
+  SampleIndex::Deepest DeepestToAsk(std::uint64_t seed, std::span<const BlockKey> chain, std::size_t local,
+                                    std::uint32_t block_tokens, MemberSet* among) const;
   MemberNumber Choose(const MemberSet& holders);
   Task<Result<MatchReply>> Question(std::uint64_t peer, const SharedNamespace& name,
                                     std::span<const BlockKey> keys, std::size_t matched, Instant deadline);

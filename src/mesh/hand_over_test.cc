@@ -4,6 +4,7 @@
 
 #include "mesh/shared_names.h"
 #include "mesh/test_mesh.h"
+#include "mesh/test_peer_message.h"
 
 namespace cistern::mesh {
 namespace {

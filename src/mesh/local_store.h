@@ -18,6 +18,14 @@ struct BatchMark {
   friend bool operator==(const BatchMark&, const BatchMark&) = default;
 };
 
+// How far a start of a member has come, as it says over its control connection, and as what it answers
+// belongs to: then as it was before a record was looked up.
+struct Answered {
+  std::uint64_t history = 0;
+  std::int64_t a = 0;  // its `applied`
+  BatchMark last;      // the last batch up to there
+};
+
 // What a member remembers of its cell over a restart. Revisions are those of the history alone that stands
 // beside them.
 struct Standing {

@@ -63,7 +63,7 @@ Member::Member(etcd::Etcd& etcd, net::Network& network, LocalStore& store, Membe
 Member::~Member() { tasks_.Drop(); }
 
 void Member::Told() {
-  state_.heard[options_.process_number] = {state_.history, state_.applied, state_.last_applied};
+  state_.heard[options_.process_number] = state_.own();
   peers_.TellApplied();
 }
 
@@ -91,7 +91,7 @@ Task<void> Member::Run() {
 
 std::optional<Answered> Member::Answering() const {
   if (!state_.joined) return std::nullopt;
-  return Answered{state_.history, state_.applied, state_.last_applied};
+  return state_.own();
 }
 
 bool Member::Same(const Answered& answered) const {
@@ -107,13 +107,6 @@ Footing Member::FootingOn(const Answered& answered) const {
 
 bool Member::Behind(const Answered& answered) const {
   return state_.joined && answered.history == state_.history && FootingOn(answered) == Footing::kAhead;
-}
-
-Verdict Member::Admit(const Answered& answered, const SharedNamespace& name, std::span<const BlockKey> chain,
-                      std::vector<std::uint64_t>* notes) const {
-  if (!Same(answered)) return Verdict::kBehind;
-  const Verdict verdict = state_.list.Check(name, chain, answered.a);
-  return verdict == Verdict::kTake ? state_.list.CheckNotes(name, notes, answered.a) : verdict;
 }
 
 Task<void> Member::Leave(Instant deadline) {

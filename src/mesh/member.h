@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -78,11 +77,6 @@ class Member final : public CellRule {
 
   // To be read before a record is looked up that is to be answered; none: it answers nobody.
   std::optional<Answered> Answering() const override;
-  // Whether a record that another member answered may be published or handed to those who wait for it, in
-  // this very step; removes from its notes the conversations that have ended since. A chain of more than a
-  // step's touches is checked by ChainCheck over drops(), and what it belongs to by Same().
-  Verdict Admit(const Answered& answered, const SharedNamespace& name, std::span<const BlockKey> chain,
-                std::vector<std::uint64_t>* notes) const;
   bool Same(const Answered& answered) const override;
   bool Behind(const Answered& answered) const override;
   const DropList& drops() const override { return state_.list; }
@@ -100,7 +94,7 @@ class Member final : public CellRule {
 
   const CellState& state() const { return state_; }
   const MemberOptions& options() const { return options_; }
-  std::size_t reachable() const { return peers_.reachable(); }
+  std::size_t reachable() const { return peers_.connected(); }
   // Ways to the others, and who hears them from now on; null: nobody. `rail_address`: where this member
   // serves blocks, as they reach it.
   PeerLinks& links() { return peers_; }

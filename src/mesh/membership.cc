@@ -59,9 +59,8 @@ Task<Status> Membership::Enter(std::int64_t history_revision) {
                CellLimits::kLeaseS, " s"));
   }
   etcd::Transaction enter;
-  enter.conditions.push_back({.key = key_, .what = Compare::What::kModRevision, .number = revision});
-  enter.conditions.push_back(
-      {.key = history_key_, .what = Compare::What::kModRevision, .number = history_revision});
+  enter.conditions.push_back({.key = key_, .number = revision});
+  enter.conditions.push_back({.key = history_key_, .number = history_revision});
   enter.then.push_back({.keys = {key_, ""}, .value = value_.Encode(), .lease = lease_});
   const std::int64_t lease = lease_;
   const Instant until = renewed_until_;

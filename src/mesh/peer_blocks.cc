@@ -101,8 +101,8 @@ Task<std::vector<store::RemoteMiss>> PeerBlocks::Bring(std::uint32_t slot,
     }
   };
   // All of them are under way before the first is waited for.
-  std::vector<Reading> readings;
-  readings.reserve(all.size());
+  std::vector<RunRead> reads;
+  reads.reserve(all.size());
   for (const Wanted& wanted : all) {
     const std::int64_t left_us = worth.UsSince(parts_.clock.Now());
     // What others wait for already is not waited for here, unless it might take too long.
@@ -112,22 +112,22 @@ Task<std::vector<store::RemoteMiss>> PeerBlocks::Bring(std::uint32_t slot,
       miss(wanted, wanted.begin, Code::kTooLate, ReadyInUs(wanted, from));
       continue;
     }
-    readings.push_back(Read(wanted, from, worth));
+    reads.push_back(Read(wanted, from, worth));
   }
-  for (Reading& reading : readings) {
-    const Wanted& wanted = *reading.wanted;
-    Result<std::size_t> came = co_await reading.read;
-    std::size_t from = reading.from;
-    if (!came && reading.from == wanted.begin && parts_.clock.Now() < worth) {
+  for (RunRead& read : reads) {
+    const Wanted& wanted = *read.wanted;
+    Result<std::size_t> came = co_await read.read;
+    std::size_t from = read.from;
+    if (!came && read.from == wanted.begin && parts_.clock.Now() < worth) {
       // Who waited for what these stand on had less time for it, or displaced less.
       if (const std::size_t first = FirstMissing(wanted); first < wanted.begin) {
         from = first;
-        Reading anew = Read(wanted, from, worth);
+        RunRead anew = Read(wanted, from, worth);
         came = co_await anew.read;
-        reading.why_no_more = std::move(anew.why_no_more);
+        read.why_no_more = std::move(anew.why_no_more);
       }
     }
-    const Code why = came ? reading.why_no_more->code() : came.error().code();
+    const Code why = came ? read.why_no_more->code() : came.error().code();
     if (why == Code::kTooLate || why == Code::kBusy) miss(wanted, from + came.value_or(0), why, 0);
   }
   std::ranges::sort(misses, {}, &store::RemoteMiss::at);

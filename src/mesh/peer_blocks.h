@@ -64,13 +64,13 @@ class PeerBlocks final : public store::RemoteBlocks {
     std::vector<At> at;
   };
   // A read of them, from a block of the run's chain on.
-  struct Reading {
+  struct RunRead {
     const Wanted* wanted;
     std::size_t from;
     std::unique_ptr<Status> why_no_more;
     Task<Result<std::size_t>> read;
   };
-  Reading Read(const Wanted& wanted, std::size_t from, Instant worth) {
+  RunRead Read(const Wanted& wanted, std::size_t from, Instant worth) {
     auto why = std::make_unique<Status>();
     Status* const to = why.get();
     return {&wanted, from, std::move(why),

@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "base/codec.h"
+#include "base/event.h"
+#include "base/step_budget.h"
 #include "catalog/namespace_table.h"
 
 namespace cistern::mesh {
@@ -47,6 +49,58 @@ bool TakeName(Decoder& in, SharedNamespace* name) {
 void PutSample(Encoder& out, const Sample& sample, bool gone) {
   out.U64(sample.hash);
   out.U32(sample.number | (gone ? kGone : 0));
+}
+
+// Which says that so many keys follow.
+std::vector<std::byte> EncodeHead(const MatchRequest& request, std::size_t keys) {
+  std::vector<std::byte> bytes;
+  bytes.reserve(128 + 33 * keys);
+  Encoder out(bytes);
+  out.U64(request.history);
+  PutName(out, request.name);
+  out.U32(request.matched);
+  out.U32(static_cast<std::uint32_t>(keys));
+  return bytes;
+}
+
+void AppendKeys(std::vector<std::byte>& question, std::span<const BlockKey> keys) {
+  const std::size_t before = question.size();
+  question.resize(before + keys.size() * (1 + BlockKey::kMaxBytes));
+  std::byte* to = question.data() + before;
+  for (const BlockKey& key : keys) {
+    StoreAt(to, 0, key.length);
+    std::memcpy(to + 1, key.bytes.data(), BlockKey::kMaxBytes);  // the next one begins where this one ends
+    to += 1 + key.length;
+  }
+  question.resize(static_cast<std::size_t>(to - question.data()));
+}
+
+// The head, and what of the bytes is behind it.
+std::optional<MatchRequest> DecodeHead(net::ConstPiece bytes, std::size_t* keys, net::ConstPiece* behind) {
+  Decoder in(bytes);
+  MatchRequest request;
+  request.history = in.U64();
+  if (!TakeName(in, &request.name)) return std::nullopt;
+  request.matched = in.U32();
+  *keys = in.Count(Limits::kKeys);
+  *behind = bytes.last(in.left());
+  // No more than the bytes can hold.
+  request.keys.reserve(std::min<std::size_t>(*keys, in.left() / 2));
+  return in.ok() ? std::optional(std::move(request)) : std::nullopt;
+}
+
+// At most `most` keys, into the request. False: they are no keys.
+bool TakeKeys(net::ConstPiece* behind, std::size_t most, MatchRequest* request) {
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < most; ++i) {
+    const net::ConstPiece left = behind->subspan(at);
+    const std::size_t length = left.empty() ? 0 : LoadAt<std::uint8_t>(left.data(), 0);
+    if (length == 0 || length > BlockKey::kMaxBytes || left.size() <= length) return false;
+    CopyKey(left.subspan(1), length, request->keys.emplace_back());
+    at += 1 + length;
+  }
+  *behind = behind->subspan(at);
+  return true;
 }
 
 }  // namespace
@@ -119,67 +173,27 @@ std::optional<SnapshotPage> DecodeSnapshotPage(net::ConstPiece bytes) {
   return in.ok() && good ? std::optional(std::move(page)) : std::nullopt;
 }
 
-std::vector<std::byte> EncodeHead(const MatchRequest& request, std::size_t keys) {
-  std::vector<std::byte> bytes;
-  bytes.reserve(128 + 33 * keys);
-  Encoder out(bytes);
-  out.U64(request.history);
-  PutName(out, request.name);
-  out.U32(request.matched);
-  out.U32(static_cast<std::uint32_t>(keys));
-  return bytes;
-}
-
-void AppendKeys(std::vector<std::byte>& question, std::span<const BlockKey> keys) {
-  const std::size_t before = question.size();
-  question.resize(before + keys.size() * (1 + BlockKey::kMaxBytes));
-  std::byte* to = question.data() + before;
-  for (const BlockKey& key : keys) {
-    StoreAt(to, 0, key.length);
-    std::memcpy(to + 1, key.bytes.data(), BlockKey::kMaxBytes);  // the next one begins where this one ends
-    to += 1 + key.length;
+Task<std::vector<std::byte>> EncodeQuestion(Executor&, MatchRequest request, std::span<const BlockKey> keys) {
+  std::vector<std::byte> question = EncodeHead(request, keys.size());
+  for (std::size_t from = 0; from < keys.size(); from += Limits::kKeysAStep) {
+    if (from > 0) co_await Yield();
+    AppendKeys(question, keys.subspan(from, std::min(Limits::kKeysAStep, keys.size() - from)));
   }
-  question.resize(static_cast<std::size_t>(to - question.data()));
+  co_return question;
 }
 
-std::vector<std::byte> Encode(const MatchRequest& request) {
-  std::vector<std::byte> bytes = EncodeHead(request, request.keys.size());
-  AppendKeys(bytes, request.keys);
-  return bytes;
-}
-
-std::optional<MatchRequest> DecodeHead(net::ConstPiece bytes, std::size_t* keys, net::ConstPiece* behind) {
-  Decoder in(bytes);
-  MatchRequest request;
-  request.history = in.U64();
-  if (!TakeName(in, &request.name)) return std::nullopt;
-  request.matched = in.U32();
-  *keys = in.Count(Limits::kKeys);
-  *behind = bytes.last(in.left());
-  // No more than the bytes can hold.
-  request.keys.reserve(std::min<std::size_t>(*keys, in.left() / 2));
-  return in.ok() ? std::optional(std::move(request)) : std::nullopt;
-}
-
-bool TakeKeys(net::ConstPiece* behind, std::size_t most, MatchRequest* request) {
-  std::size_t at = 0;
-  for (std::size_t i = 0; i < most; ++i) {
-    const net::ConstPiece left = behind->subspan(at);
-    const std::size_t length = left.empty() ? 0 : LoadAt<std::uint8_t>(left.data(), 0);
-    if (length == 0 || length > BlockKey::kMaxBytes || left.size() <= length) return false;
-    CopyKey(left.subspan(1), length, request->keys.emplace_back());
-    at += 1 + length;
-  }
-  *behind = behind->subspan(at);
-  return true;
-}
-
-std::optional<MatchRequest> DecodeMatchRequest(net::ConstPiece bytes) {
+Task<std::optional<MatchRequest>> DecodeQuestion(Executor& on, net::ConstPiece bytes,
+                                                 net::ConstPiece* behind) {
   std::size_t keys = 0;
-  net::ConstPiece behind;
-  std::optional<MatchRequest> request = DecodeHead(bytes, &keys, &behind);
-  if (!request || !TakeKeys(&behind, keys, &*request)) return std::nullopt;
-  return request;
+  std::optional<MatchRequest> request = DecodeHead(bytes, &keys, behind);
+  if (!request) co_return std::nullopt;
+  while (request->keys.size() < keys) {
+    if (!request->keys.empty()) co_await Yield();
+    const std::size_t some = std::min(Limits::kKeysAStep, keys - request->keys.size());
+    if (!TakeKeys(behind, some, &*request)) co_return std::nullopt;
+    on.AddWork(some * sizeof(BlockKey) / kBytesPerTouch);
+  }
+  co_return request;
 }
 
 std::vector<std::byte> Encode(const MatchReply& reply) {
@@ -243,19 +257,15 @@ void AppendRest(std::vector<std::byte>& question, const Offer& offer) {
   Encoder out(question);
   out.List(offer.body_bytes, [&](std::uint32_t one) { out.U32(one); });
   out.List(offer.ages, [&](std::uint32_t age) { out.U32(age); });
-  if (!offer.list.empty() || !offer.names.empty()) AppendList(question, offer.list);
-  if (!offer.names.empty()) AppendNames(question, offer.names);
 }
 
-void AppendNames(std::vector<std::byte>& question, std::span<const std::string> names) {
+void AppendNamespace(std::vector<std::byte>& question, std::span<const std::byte> list,
+                     std::span<const std::string> names) {
   Encoder out(question);
-  out.List(names, [&](const std::string& name) { out.String(name); });
-}
-
-void AppendList(std::vector<std::byte>& question, std::span<const std::byte> list) {
-  Encoder out(question);
+  if (list.empty() && names.empty()) return;
   out.U32(static_cast<std::uint32_t>(list.size()));
   out.Bytes(list);
+  if (!names.empty()) out.List(names, [&](const std::string& name) { out.String(name); });
 }
 
 bool TakeRest(net::ConstPiece behind, Offer* offer) {
@@ -272,21 +282,6 @@ bool TakeRest(net::ConstPiece behind, Offer* offer) {
             [&](std::string& name) { name = in.String(2 * catalog::kMaxNameBytes); });
   }
   return in.ok() && before < keys && offer->ages.size() == keys - before;
-}
-
-std::vector<std::byte> Encode(const Offer& offer) {
-  std::vector<std::byte> bytes = Encode(offer.chain);
-  AppendRest(bytes, offer);
-  return bytes;
-}
-
-std::optional<Offer> DecodeOffer(net::ConstPiece bytes) {
-  std::size_t keys = 0;
-  net::ConstPiece behind;
-  std::optional<MatchRequest> chain = DecodeHead(bytes, &keys, &behind);
-  if (!chain || !TakeKeys(&behind, keys, &*chain)) return std::nullopt;
-  Offer offer{.chain = std::move(*chain), .body_bytes = {}, .ages = {}, .list = {}, .names = {}};
-  return TakeRest(behind, &offer) ? std::optional(std::move(offer)) : std::nullopt;
 }
 
 std::vector<std::byte> Encode(const OfferReply& reply) {
@@ -319,12 +314,6 @@ void Append(std::vector<std::byte>& bytes, const BlockRequest& request) {
   PutKey(out, request.key);
   out.U64(request.body_bytes);
   out.U64(static_cast<std::uint64_t>(request.worth_us));
-}
-
-std::vector<std::byte> Encode(const BlockRequest& request) {
-  std::vector<std::byte> bytes;
-  Append(bytes, request);
-  return bytes;
 }
 
 std::optional<BlockRequest> DecodeBlockRequest(net::ConstPiece bytes) {

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "base/limits.h"
+#include "base/task.h"
 #include "cistern/key.h"
 #include "cistern/where.h"
 #include "mesh/cell_drop.h"
@@ -31,6 +33,7 @@ struct PeerMessageLimits {
   static constexpr std::size_t kSamples = 1u << 16;  // of a page
   static constexpr std::size_t kChanges = 512;       // of a notice: it is taken in one step
   static constexpr std::size_t kKeys = 30'000;       // of a match
+  static constexpr std::size_t kKeysAStep = kStepBytes / 2 / sizeof(BlockKey);  // copied, or read
   static constexpr std::size_t kRuns = 1'024;
   static constexpr std::size_t kNotes = 8;
   static constexpr std::size_t kParts = 64;
@@ -77,17 +80,19 @@ struct MatchRequest {
   friend bool operator==(const MatchRequest&, const MatchRequest&) = default;
 };
 
+inline std::uint64_t BlocksOf(std::span<const MatchRun> runs) {
+  std::uint64_t sum = 0;
+  for (const MatchRun& run : runs) sum += run.blocks;
+  return sum;
+}
+
 struct MatchReply {
   std::uint64_t history = 0;
   std::int64_t a = 0;
   std::vector<MatchRun> runs;  // of memory and flash, and a time to be ready to be sent
   // Of each block in them, the bytes in each group without a fixed size.
   std::vector<std::uint32_t> body_bytes;
-  std::uint64_t blocks() const {
-    std::uint64_t sum = 0;
-    for (const MatchRun& run : runs) sum += run.blocks;
-    return sum;
-  }
+  std::uint64_t blocks() const { return BlocksOf(runs); }
 };
 
 // What a member has to take blocks in that another one offers. Who has not said it is offered none.
@@ -151,45 +156,40 @@ struct BlockHead {
   std::vector<std::uint64_t> notes;  // none: shared
   std::vector<std::uint32_t> part_bytes;
   std::vector<std::uint32_t> segment_crcs;
+  Answered answered() const { return {history, a, last}; }
   friend bool operator==(const BlockHead&, const BlockHead&) = default;
 };
 
 std::vector<std::byte> Encode(const SampleNotice& notice);
 std::vector<std::byte> Encode(const SnapshotRequest& request);
 std::vector<std::byte> Encode(const SnapshotPage& page);
-std::vector<std::byte> Encode(const MatchRequest& request);
 std::vector<std::byte> Encode(const MatchReply& reply);
 std::vector<std::byte> Encode(const RoomNotice& notice);
-std::vector<std::byte> Encode(const Offer& offer);
 std::vector<std::byte> Encode(const OfferReply& reply);
-std::vector<std::byte> Encode(const BlockRequest& request);
 std::vector<std::byte> Encode(const BlockHead& head);
 
 // Behind what the bytes have.
 void Append(std::vector<std::byte>& bytes, const BlockRequest& request);
 
-// A question for a match in steps of the core: its head, which says that so many keys follow, then keys.
-std::vector<std::byte> EncodeHead(const MatchRequest& request, std::size_t keys);
-void AppendKeys(std::vector<std::byte>& question, std::span<const BlockKey> keys);
-// And back: the head, and what of the bytes is behind it; then at most `most` keys a call into the request,
-// until it has all. False: they are no keys.
-std::optional<MatchRequest> DecodeHead(net::ConstPiece bytes, std::size_t* keys, net::ConstPiece* behind);
-bool TakeKeys(net::ConstPiece* behind, std::size_t most, MatchRequest* request);
+// A question for a match: `request` without its keys, then these. In steps of the core.
+Task<std::vector<std::byte>> EncodeQuestion(Executor& on, MatchRequest request,
+                                            std::span<const BlockKey> keys);
+// And back, with what of the bytes is behind the keys; none: it is no such question.
+Task<std::optional<MatchRequest>> DecodeQuestion(Executor& on, net::ConstPiece bytes,
+                                                 net::ConstPiece* behind);
 // An offer is its chain as such a question, and behind the keys the rest.
 void AppendRest(std::vector<std::byte>& question, const Offer& offer);
-// Behind that, if the namespace's list goes along.
-void AppendList(std::vector<std::byte>& question, std::span<const std::byte> list);
-void AppendNames(std::vector<std::byte>& question, std::span<const std::string> names);
+// Behind that, as far as there is any: the namespace's list, and its names.
+void AppendNamespace(std::vector<std::byte>& question, std::span<const std::byte> list,
+                     std::span<const std::string> names);
 bool TakeRest(net::ConstPiece behind, Offer* offer);
 
 // None for bytes that are no such message; what a later version has put behind is left out.
 std::optional<SampleNotice> DecodeSampleNotice(net::ConstPiece bytes);
 std::optional<SnapshotRequest> DecodeSnapshotRequest(net::ConstPiece bytes);
 std::optional<SnapshotPage> DecodeSnapshotPage(net::ConstPiece bytes);
-std::optional<MatchRequest> DecodeMatchRequest(net::ConstPiece bytes);
 std::optional<MatchReply> DecodeMatchReply(net::ConstPiece bytes);
 std::optional<RoomNotice> DecodeRoomNotice(net::ConstPiece bytes);
-std::optional<Offer> DecodeOffer(net::ConstPiece bytes);
 std::optional<OfferReply> DecodeOfferReply(net::ConstPiece bytes);
 std::optional<BlockRequest> DecodeBlockRequest(net::ConstPiece bytes);
 std::optional<BlockHead> DecodeBlockHead(net::ConstPiece bytes);

@@ -11,8 +11,8 @@
 #include "mesh/cell_drop.h"
 #include "mesh/cell_keys.h"
 #include "mesh/landing.h"
-#include "mesh/peer_message.h"
 #include "mesh/shared_names.h"
+#include "mesh/test_peer_message.h"
 
 namespace {
 
@@ -74,7 +74,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     case 0: Message(bytes, DecodeSampleNotice); break;
     case 1: Message(bytes, DecodeSnapshotRequest); break;
     case 2: Message(bytes, DecodeSnapshotPage); break;
-    case 3: Message(bytes, DecodeMatchRequest); break;
+    case 3: Message(bytes, [](net::ConstPiece some) { return DecodeMatchRequest(some); }); break;
     case 4: Message(bytes, DecodeMatchReply); break;
     case 5: Message(bytes, DecodeRoomNotice); break;
     case 6: Message(bytes, DecodeOffer); break;

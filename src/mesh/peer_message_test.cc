@@ -6,6 +6,7 @@
 #include "base/random.h"
 #include "mesh/breaker.h"
 #include "mesh/peer_table.h"
+#include "mesh/test_peer_message.h"
 
 namespace cistern::mesh {
 namespace {
@@ -51,7 +52,7 @@ TEST(PeerMessageTest, EachMessageIsWhatWasSaidOrNothing) {
   RoundTrip(SnapshotRequest{.history = 1, .from = 2}, DecodeSnapshotRequest);
   RoundTrip(SnapshotPage{.history = 1, .as_of = 2, .next = 3, .samples = {{4, 5}}}, DecodeSnapshotPage);
   RoundTrip(MatchRequest{.history = 1, .name = SomeName(), .matched = 2, .keys = {KeyNumber(1)}},
-            DecodeMatchRequest);
+            [](net::ConstPiece bytes) { return DecodeMatchRequest(bytes); });
   RoundTrip(MatchReply{.history = 1, .a = 2, .runs = {{3, Where::kFlash, 4}}, .body_bytes = {5}},
             DecodeMatchReply);
   RoundTrip(BlockRequest{1, SomeName(), 2, KeyNumber(3), 4, 5}, DecodeBlockRequest);
@@ -59,6 +60,16 @@ TEST(PeerMessageTest, EachMessageIsWhatWasSaidOrNothing) {
   const auto head = DecodeBlockHead(Encode(SomeHead()));
   ASSERT_TRUE(head.has_value());
   EXPECT_EQ(*head, SomeHead());
+}
+
+TEST(PeerMessageTest, QuestionOfManyStepsIsWhatWasAsked) {
+  MatchRequest request{.history = 1, .name = SomeName(), .matched = 2};
+  for (std::size_t i = 0; i < 3 * PeerMessageLimits::kKeysAStep; ++i)
+    request.keys.push_back(KeyNumber(static_cast<std::uint8_t>(i), 16 + i % 17));
+  std::vector<std::byte> bytes = Encode(request);
+  EXPECT_EQ(DecodeMatchRequest(bytes), request);
+  bytes.pop_back();
+  EXPECT_FALSE(DecodeMatchRequest(bytes).has_value());
 }
 
 TEST(PeerMessageTest, WhatNoMemberSaysIsRefused) {

@@ -11,58 +11,6 @@
 namespace cistern::mesh {
 namespace {
 
-// The drops that this member has seen decide, in the step in which the block becomes visible.
-class RuleAdmission final : public store::Admission {
- public:
-  // `conversation`, not 0, reads it; it had not ended at `began`, the last drop listed then.
-  RuleAdmission(const CellRule& rule, const SharedNamespace& name, ChainCheck& check, const BlockHead& head,
-                std::uint64_t conversation, std::int64_t began)
-      : rule_(rule),
-        name_(name),
-        answered_{head.history, head.a, head.last},
-        said_(head.notes),
-        conversation_(conversation),
-        began_(began),
-        check_(check) {}
-
-  Answer Look(std::uint32_t* touches) override {
-    if (!rule_.Same(answered_)) return Answer::kRefuse;
-    const std::size_t before = check_.looked();
-    if (!check_.Step(*touches)) {
-      *touches = 0;
-      return Answer::kMore;
-    }
-    // The namespace and the notes beside what the check has looked at.
-    *touches -= static_cast<std::uint32_t>(std::min<std::size_t>(*touches, check_.looked() - before + 2));
-    if (check_.verdict() != Verdict::kTake) return Answer::kRefuse;
-    notes_ = said_;
-    if (rule_.drops().CheckNotes(name_, &notes_, answered_.a) != Verdict::kTake) return Answer::kRefuse;
-    AddOwn();
-    return Answer::kTake;
-  }
-  std::vector<std::uint64_t> Notes() const override { return notes_; }
-
- private:
-  // What is shared stays so. Past their bound of notes it is shared from now on.
-  void AddOwn() {
-    if (conversation_ == 0 || notes_.empty() || std::ranges::find(notes_, conversation_) != notes_.end())
-      return;
-    std::vector<std::uint64_t> own = {conversation_};
-    if (rule_.drops().CheckNotes(name_, &own, began_) != Verdict::kTake) return;
-    notes_.push_back(conversation_);
-    if (notes_.size() > PeerMessageLimits::kNotes) notes_.clear();
-  }
-
-  const CellRule& rule_;
-  const SharedNamespace& name_;
-  const Answered answered_;
-  const std::vector<std::uint64_t> said_;
-  const std::uint64_t conversation_;
-  const std::int64_t began_;
-  std::vector<std::uint64_t> notes_;
-  ChainCheck& check_;
-};
-
 constexpr std::size_t kBegunAhead = 8;  // blocks for which what Begin looks at is prefetched together
 
 // A namespace's groups as a read of blocks needs them.
@@ -497,18 +445,21 @@ ChainCheck& PeerReader::CheckOf(Fetch& fetch, BatchItem& item) {
   return *fetch.check;
 }
 
-std::optional<Status> PeerReader::PublishAtOnce(Fetch& fetch, BatchItem& item) {
+RuleAdmission PeerReader::AdmissionOf(Fetch& fetch, BatchItem& item) {
   const BlockHead& head = item.landing.head();
-  if (parts_.rule.Behind({head.history, head.a, head.last})) return std::nullopt;
-  RuleAdmission admission(parts_.rule, fetch.run->name, CheckOf(fetch, item), head, fetch.conversation,
-                          fetch.began);
+  return RuleAdmission(parts_.rule, fetch.run->name, CheckOf(fetch, item), {head.answered(), head.notes},
+                       {fetch.conversation, fetch.began});
+}
+
+std::optional<Status> PeerReader::PublishAtOnce(Fetch& fetch, BatchItem& item) {
+  if (parts_.rule.Behind(item.landing.head().answered())) return std::nullopt;
+  RuleAdmission admission = AdmissionOf(fetch, item);
   return parts_.store.source_puts().FinishAtOnce(item.put, item.facts, admission);
 }
 
 Task<Status> PeerReader::Publish(Fetch& fetch, BatchItem& item) {
-  const BlockHead& head = item.landing.head();
   const Instant until = std::min(fetch.deadline, parts_.clock.Now().PlusUs(PeerReadLimits::kCatchUpUs));
-  while (parts_.rule.Behind({head.history, head.a, head.last})) {
+  while (parts_.rule.Behind(item.landing.head().answered())) {
     const Status waited = co_await parts_.rule.Changed(until);
     if (waited.ok()) continue;
     // Who waits for the block with more time reads it anew.
@@ -516,8 +467,7 @@ Task<Status> PeerReader::Publish(Fetch& fetch, BatchItem& item) {
       co_return Status(Code::kTooLate, "read from a peer: it has seen drops that this member has yet to see");
     break;
   }
-  RuleAdmission admission(parts_.rule, fetch.run->name, CheckOf(fetch, item), head, fetch.conversation,
-                          fetch.began);
+  RuleAdmission admission = AdmissionOf(fetch, item);
   co_return co_await parts_.store.source_puts().Finish(std::move(item.put), std::move(item.facts), admission);
 }
 
@@ -583,8 +533,8 @@ Task<void> PeerReader::PublishAll(Fetch& fetch, Batch& batch) {
   }
 }
 
-Task<void> PeerReader::FetchAll(std::shared_ptr<Fetch> fetching) {
-  Fetch& fetch = *fetching;
+Task<void> PeerReader::FetchAll(std::shared_ptr<Fetch> shared) {
+  Fetch& fetch = *shared;
   std::vector<std::shared_ptr<Batch>> under_way;  // the oldest first
   under_way.reserve(PeerReadLimits::kBatches);
   bool full = false;  // no room for more before something of this has landed

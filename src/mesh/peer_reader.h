@@ -24,6 +24,7 @@
 #include "mesh/peer_table.h"
 #include "mesh/reach.h"
 #include "mesh/refusals.h"
+#include "mesh/rule_admission.h"
 #include "store/block_store.h"
 
 namespace cistern::mesh {
@@ -159,7 +160,7 @@ class PeerReader final {
   // The transfers of these blocks: those that are on their way already, and new ones.
   std::vector<Awaited> Begin(const std::shared_ptr<const PeerRun>& run, std::size_t from, std::size_t count,
                              std::uint64_t conversation, Instant deadline);
-  Task<void> FetchAll(std::shared_ptr<Fetch> fetching);
+  Task<void> FetchAll(std::shared_ptr<Fetch> shared);
   // Slots for as many of the next blocks as make a batch; a block has those of all its groups, or none. Room,
   // on the rail and in memory, is waited for only where the fetch has nothing on its way (`waits`) and no
   // block in the batch: what lands becomes visible by the fetch. kBusy: what it has is to land first.
@@ -179,6 +180,7 @@ class PeerReader final {
   std::optional<Status> PublishAtOnce(Fetch& fetch, BatchItem& item);
   // The fetch's check, up to the item's block.
   ChainCheck& CheckOf(Fetch& fetch, BatchItem& item);
+  RuleAdmission AdmissionOf(Fetch& fetch, BatchItem& item);
   // Room for so much more on its way from the peer, that a batch wants.
   struct Room {
     const Peer& peer;

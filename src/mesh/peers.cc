@@ -13,11 +13,11 @@
 namespace cistern::mesh {
 namespace {
 
-std::vector<std::byte> Encode(const HeardApplied& said) {
+std::vector<std::byte> Encode(const Answered& said) {
   std::vector<std::byte> payload;
   Encoder out(payload);
   out.U64(said.history);
-  out.U64(static_cast<std::uint64_t>(said.applied));
+  out.U64(static_cast<std::uint64_t>(said.a));
   out.U64(static_cast<std::uint64_t>(said.last.revision));
   out.U64(said.last.name_hash);
   return payload;
@@ -53,12 +53,12 @@ class Peers::Other final : public net::ControlHandler {
       return;
     }
     Decoder in(payload);
-    HeardApplied said;
+    Answered said;
     said.history = in.U64();
-    said.applied = static_cast<std::int64_t>(in.U64());
+    said.a = static_cast<std::int64_t>(in.U64());
     said.last.revision = static_cast<std::int64_t>(in.U64());
     said.last.name_hash = in.U64();
-    if (!in.ok() || said.applied < 0) return;
+    if (!in.ok() || said.a < 0) return;
     said_ = said;
     spoke_ = true;
     if (counts_) {
@@ -95,7 +95,7 @@ class Peers::Other final : public net::ControlHandler {
   net::ControlConnection* connection_ = nullptr;  // null: it is being opened
   bool spoke_ = false, counts_ = false;
   std::uint64_t process_number_ = 0;  // once it counts
-  HeardApplied said_;
+  Answered said_;
   std::vector<std::pair<std::uint16_t, std::vector<std::byte>>> early_;
 };
 
@@ -118,13 +118,13 @@ void Peers::Start() {
   tasks_.Spawn(TellAgain());
 }
 
-void Peers::Heard(std::uint64_t process_number, const HeardApplied& said) {
+void Peers::Heard(std::uint64_t process_number, const Answered& said) {
   state_.heard[process_number] = said;
   state_.changed.Pulse();
 }
 
 void Peers::TellApplied() {
-  const std::vector<std::byte> payload = Encode({state_.history, state_.applied, state_.last_applied});
+  const std::vector<std::byte> payload = Encode(state_.own());
   for (auto& [process_number, to] : connected_) TellLatest(to, kAppliedNotice, payload);
 }
 
@@ -355,7 +355,7 @@ void Peers::List(std::uint64_t process_number, net::ControlConnection& connectio
   const bool another = connected_.erase(process_number) > 0;
   if (another && hears_ != nullptr) hears_->Disconnected(process_number);
   connected_[process_number] = {.connection = &connection, .rail_address = {}, .untold = {}};
-  (void)connection.Tell(kAppliedNotice, Encode({state_.history, state_.applied, state_.last_applied}));
+  (void)connection.Tell(kAppliedNotice, Encode(state_.own()));
   if (!rail_address_.empty()) (void)connection.Tell(kRailNotice, std::as_bytes(std::span(rail_address_)));
   if (hears_ != nullptr) hears_->Connected(process_number);
 }

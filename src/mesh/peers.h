@@ -49,7 +49,7 @@ class Peers final : public PeerLinks {
   // Says to all how far this member has come.
   void TellApplied();
   // Members that can be reached now.
-  std::size_t reachable() const { return connected_.size(); }
+  std::size_t connected() const { return connected_.size(); }
   bool Reaches(std::uint64_t process_number) const { return connected_.contains(process_number); }
 
   // Of a member of the view to which there is no connection: why not, as far as this side knows.
@@ -92,7 +92,7 @@ class Peers final : public PeerLinks {
   // The connection to a member, from now on.
   void List(std::uint64_t process_number, net::ControlConnection& connection);
   Task<void> End(std::unique_ptr<Line> line);
-  void Heard(std::uint64_t process_number, const HeardApplied& said);
+  void Heard(std::uint64_t process_number, const Answered& said);
   // Of starts that are no more.
   void ForgetHeard();
   void LookForNear();

@@ -153,9 +153,6 @@ class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
   void LetGo(std::uint64_t kept) override {
     common_.core.PostRemote([&common = common_, kept] { common.store.LetGo(kept); });
   }
-  void ReportBad(std::uint32_t slot, catalog::BlockName block) override {
-    common_.core.PostRemote([&common = common_, slot, block] { common.store.ReportBad(slot, block); });
-  }
 
   // As RailSource: the server's, counted.
   Task<Answer> Find(net::ConstPiece question, Instant deadline) override {

@@ -11,8 +11,8 @@
 #include "base/fd.h"
 #include "base/format.h"
 #include "base/test_held_lane.h"
-#include "mesh/peer_message.h"
 #include "mesh/rail_thread.h"
+#include "mesh/test_peer_message.h"
 #include "net/tcp_network.h"
 #include "store/block_store_fixture.h"
 

@@ -21,20 +21,12 @@
 
 namespace cistern::mesh {
 
-// What of another member's a record or an answer belongs to: its history, and `applied` as it was before the
-// record was looked up, with the last batch up to there.
-struct Answered {
-  std::uint64_t history = 0;
-  std::int64_t a = 0;
-  BatchMark last;
-};
-
 class CellRule {
  public:
   // To be read before a record is looked up that is to be answered; none: this member answers nobody and
   // asks nobody.
   virtual std::optional<Answered> Answering() const = 0;
-  // What DropList::Check needs to hold: it has joined, under this history, and what the answering member has
+  // What ChainCheck needs to hold: it has joined, under this history, and what the answering member has
   // applied was seen here.
   virtual bool Same(const Answered& answered) const = 0;
   // Not yet: what the answering member has applied may be seen here soon.

@@ -2,7 +2,6 @@
 #include "mesh/registered_arena.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace cistern::mesh {
 
@@ -33,11 +32,7 @@ void RegisteredArena::RegisterStart() {
     const std::lock_guard lock(mutex_);
     if (stop_ || next >= start_end_) return;
     const std::uint32_t count = std::min(kHeaders, start_end_ - next);
-    Status status = parts_.fabric.Register(SlotsOf({next, count}));
-    if (!status.ok()) {
-      failed_ = std::move(status);
-      return;
-    }
+    if (Status status = parts_.fabric.Register(SlotsOf({next, count})); !status.ok()) return Tell(status);
     next += count;
   }
 }
@@ -48,11 +43,7 @@ Status RegisteredArena::Reserve(std::uint32_t header) {
   // Before: what is registered does not move any more.
   parts_.backing.Improve(header);
   end_ = header + 1;
-  Status registered = parts_.fabric.Register(SlotsOf({header, 1}));
-  if (!registered.ok()) {
-    const std::lock_guard lock(mutex_);
-    failed_ = std::move(registered);
-  }
+  if (Status status = parts_.fabric.Register(SlotsOf({header, 1})); !status.ok()) Tell(status);
   return reserved;
 }
 
@@ -66,9 +57,9 @@ void RegisteredArena::Release(const memory::HeaderRange& range) {
   parts_.backing.Release(range);
 }
 
-Status RegisteredArena::status() const {
-  const std::lock_guard lock(mutex_);
-  return failed_;
+void RegisteredArena::Tell(const Status& refused) const {
+  parts_.log.Log(LogLevel::kWarning,
+                 "cell: some of the memory is read by the others over TCP, not by RDMA: ", refused.message());
 }
 
 }  // namespace cistern::mesh

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "arena/geometry.h"
+#include "base/log.h"
 #include "memory/arena_backing.h"
 #include "net/libfabric.h"
 
@@ -21,6 +22,7 @@ class RegisteredArena final : public memory::ArenaBacking {
     memory::ArenaBacking& backing;
     arena::ArenaSpace arena;
     net::Libfabric& fabric;
+    Logger& log;
   };
   // Registers the first `headers`, which have memory, on a thread of its own: locking takes a while, longer
   // where memory has not been touched. Throws std::system_error where the system starts no more threads.
@@ -36,21 +38,20 @@ class RegisteredArena final : public memory::ArenaBacking {
 
   // Waits until all that had memory at the start is registered, or could not be.
   void AwaitStart();
-  // Why some of it is not registered; ok: all of it is, or will be. From any thread.
-  Status status() const;
 
  private:
   static constexpr std::uint32_t kHeaders = 32;  // registered at a time
 
   std::span<const std::byte> SlotsOf(const memory::HeaderRange& range) const;
   void RegisterStart();
+  // What the device does not take is read over TCP for good.
+  void Tell(const Status& refused) const;
 
   const Parts parts_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::uint32_t start_end_;  // of what the thread registers
   std::uint32_t end_;        // of what is registered, will be by it, or could not be; of who reserves alone
   bool stop_ = false;
-  Status failed_;
   std::thread thread_;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The core's part of serving blocks, where rails run on the core's own thread: blocks of the lower tier are
-// acquired as a client's are.
+// The core's part of serving blocks: those of the lower tier are acquired as a client's are. Rails on threads
+// of their own reach it by a post to the core's.
 #pragma once
 
 #include "mesh/block_server.h"
@@ -41,8 +41,6 @@ class StoreKeeper final : public MemoryKeeper {
     co_return puts.NotesOf(ns.slot, key);
   }
   void LetGo(std::uint64_t kept) override { (void)store_.Release(caller_, kept); }
-  // A reader of this node meets it too, and has it verified; a peer's word costs no more than a miss.
-  void ReportBad(std::uint32_t, catalog::BlockName) override {}
 
  private:
   Executor& executor_;

@@ -12,6 +12,7 @@
 #include "etcd/simulated.h"
 #include "io/simulated_loop.h"
 #include "mesh/member.h"
+#include "mesh/rule_admission.h"
 #include "mesh/test_store.h"
 #include "net/simulated_network.h"
 
@@ -32,6 +33,15 @@ inline CellDrop DropOfKeys(const SharedNamespace& name, std::vector<BlockKey> ke
 }
 inline CellDrop EndOf(const SharedNamespace& name, std::uint64_t conversation) {
   return {.what = CellDrop::What::kConversation, .name = name, .conversation = conversation};
+}
+// Of a record of this chain that was answered with that.
+inline Verdict Judge(const CellRule& rule, const Answered& answered, const SharedNamespace& name,
+                     const std::vector<BlockKey>& chain) {
+  ChainCheck check(rule.drops(), name, chain, answered.a);
+  RuleAdmission admission(rule, name, check, {answered, {}}, {});
+  for (std::uint32_t touches = 1; admission.Look(&touches) == RuleAdmission::Answer::kMore; touches = 1) {
+  }
+  return admission.verdict();
 }
 
 // A node: its process may be killed and started again, with what its medium kept.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <set>
 #include <utility>
 #include <vector>
@@ -42,7 +43,9 @@ class MeshStorm : public MeshTest, public ::testing::WithParamInterface<int> {
     std::vector<std::vector<std::byte>> bodies;
     const std::vector<std::uint64_t> path = PathTo(last);
     bodies.reserve(path.size());
-    const std::uint32_t ttl_s = random_.Chance(0.1) ? 1 : 0;
+    // What is left of one second, in whole ones, is nothing: it is read by nobody else.
+    const auto ttl_s = static_cast<std::uint32_t>(random_.Chance(0.1) ? random_.Between(1, 4) : 0);
+    const Instant begun = After(100'000);  // by then, if at all
     for (const std::uint64_t n : path) {
       bodies.push_back(store::Body(n, BytesOf(n)));
       store::PartWrite& part = parts.emplace_back();
@@ -51,8 +54,9 @@ class MeshStorm : public MeshTest, public ::testing::WithParamInterface<int> {
       part.put_id = {77, ++put_count_};
       part.from = bodies.back();
       if (n == last) part.ttl_s = ttl_s;
+      if (part.ttl_s > 0) ends_[put_count_] = SecondOf(begun) + ttl_s;
     }
-    (void)co_await node(i).store->Write(caller, slot, std::move(parts), After(100'000));
+    (void)co_await node(i).store->Write(caller, slot, std::move(parts), begun);
   }
   // Reads of others what is not here.
   Task<void> FindAndRead(Executor&, std::size_t i, std::uint64_t last, std::int64_t us) {
@@ -99,7 +103,8 @@ class MeshStorm : public MeshTest, public ::testing::WithParamInterface<int> {
     issued_.push_back(std::move(drop));
     drop_issued_.Pulse();
   }
-  // Everything readable anywhere is exact, and from behind each drop that all have applied.
+  // Everything readable anywhere is exact, and from behind each drop that all have applied; its time has not
+  // passed, and what it stands on is there, in memory or below.
   void Check() {
     for (std::size_t i = 0; i < kNodes; ++i) {
       for (std::uint64_t n = 1; n < kBlocks; ++n) {
@@ -108,6 +113,11 @@ class MeshStorm : public MeshTest, public ::testing::WithParamInterface<int> {
         ++checked_;
         ASSERT_EQ(*body, store::Body(n, BytesOf(n))) << "node " << i << " block " << n;
         const std::uint64_t put = node(i).last_put_id.low;
+        const auto end = ends_.find(put);
+        ASSERT_TRUE(end == ends_.end() || SecondOf(clock.Now()) < end->second)
+            << "node " << i << " block " << n << ": its time to live has passed";
+        ASSERT_TRUE(n == 1 || node(i).store->LookAt(slot, store::Key(n / 2))->here)
+            << "node " << i << " block " << n << ": without its parent";
         for (const DropOf& drop : issued_) {
           if (drop.applied < kNodes || !drop.blocks.contains(n)) continue;
           ASSERT_GT(put, drop.issued) << "node " << i << " block " << n << ": a drop came undone";
@@ -115,10 +125,12 @@ class MeshStorm : public MeshTest, public ::testing::WithParamInterface<int> {
       }
     }
   }
+  static std::int64_t SecondOf(Instant at) { return at.ns / 1'000'000'000; }
   static std::size_t BytesOf(std::uint64_t n) { return n % 7 == 0 ? 150'000 : 3'000 + n; }
 
   cistern::Random random_{static_cast<std::uint64_t>(GetParam())};
   std::deque<DropOf> issued_;
+  std::map<std::uint64_t, std::int64_t> ends_;  // by put: the second in which it is readable no more
   Event drop_issued_;
   std::uint64_t put_count_ = 0, taken_ = 0, refused_ = 0, checked_ = 0, late_ = 0;
 };

@@ -55,7 +55,6 @@ class ModelStore final : public LocalStore {
     std::int64_t sync_us = 300;  // half of it to one and a half
     double slow_sync = 0;        // takes a thousand times as long
     double failed_sync = 0;
-    bool tombs_only_for_present = false;  // the planted defect
   };
 
   ModelStore(Executor& runs_on, ModelMedium& medium, std::uint64_t seed, const Faults& faults)
@@ -128,10 +127,8 @@ class ModelStore final : public LocalStore {
     return std::erase(record.notes, tomb.drop.conversation) > 0 && record.notes.empty();
   }
   void AddTomb(ModelMedium::Tomb tomb) {
-    const std::size_t before = tree_.size();
     for (auto at = tree_.begin(); at != tree_.end();)
       at = Take(tomb, at->first, at->second) ? tree_.erase(at) : std::next(at);
-    if (faults_.tombs_only_for_present && tree_.size() == before) return;
     tombs_.push_back(std::move(tomb));
   }
   void Keep(std::size_t tombs) {

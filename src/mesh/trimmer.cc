@@ -32,16 +32,13 @@ Task<Status> Trimmer::Trim(CellFloor floor) {
   floor.drops = std::max(state_.floor.drops, std::min(floor.drops, known_for_long(state_.kept_drops)));
   floor.ends = std::max(state_.floor.ends, std::min(floor.ends, known_for_long(state_.kept_ends)));
   etcd::Transaction raise;
-  raise.conditions.push_back(
-      {.key = keys_.Floor(), .what = Compare::What::kModRevision, .number = state_.floor_revision});
-  raise.conditions.push_back(
-      {.key = keys_.History(), .what = Compare::What::kModRevision, .number = state_.history_revision});
+  raise.conditions.push_back({.key = keys_.Floor(), .number = state_.floor_revision});
+  raise.conditions.push_back({.key = keys_.History(), .number = state_.history_revision});
   // A restored etcd has what was trimmed meanwhile and not what was seen last: its drops are another
   // history's.
   const Witness& seen = state_.witness;
   if (seen.revision > (seen.of_end ? state_.floor.ends : state_.floor.drops))
-    raise.conditions.push_back(
-        {.key = seen.key, .what = Compare::What::kModRevision, .number = seen.revision});
+    raise.conditions.push_back({.key = seen.key, .number = seen.revision});
   raise.then.push_back({.keys = {keys_.Floor(), ""}, .value = floor.Encode()});
   Instant deadline = executor().Now().PlusUs(CellLimits::kCallUs);
   const auto raised = co_await etcd_.Commit(std::move(raise), deadline);

@@ -91,8 +91,7 @@ class RailReader final {
   const Status& status() const { return broken_; }
   void Close();
 
-  // Bytes of bodies that were fetched over the fabric, and what it last failed with; ok: it has not.
-  std::uint64_t fabric_bytes() const { return fabric_bytes_; }
+  // What the fabric last failed with; ok: it has not.
   const Status& fabric_status() const { return fabric_failed_; }
 
  private:
@@ -131,6 +130,8 @@ class RailReader final {
   };
 
   Task<void> Run();
+  // For what follows the head, behind what is unsent.
+  Encoder BeginMessage(const RailBatchHead& head);
   // What is unsent of them, and what is added meanwhile.
   Task<void> SendQuestions();
   Task<void> Greet();
@@ -166,7 +167,6 @@ class RailReader final {
   std::shared_ptr<Way> way_;
   Instant fabric_again_;
   std::int64_t rest_us_ = kRestUs;
-  std::uint64_t fabric_bytes_ = 0;
   Status fabric_failed_;
   std::uint64_t last_id_ = 0;
   Outbox questions_;

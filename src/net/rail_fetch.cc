@@ -23,15 +23,11 @@ constexpr std::int64_t kLeastUs = 1'000;
 // ---- finding out what there is
 
 Task<void> RailReader::Greet() {
-  std::vector<std::byte>& asking = questions_.unsent();
-  const std::size_t at = asking.size();
-  asking.resize(at + RailBatchHead::kBytes);
   const std::string& kind = fabric_->kind();
   RailBatchHead head;
   head.magic = RailBatchHead::kHello;
   head.bytes = static_cast<std::uint32_t>(2 + kind.size());
-  head.Store(asking.data() + at);
-  Encoder out(asking);
+  Encoder out = BeginMessage(head);
   out.U16(static_cast<std::uint16_t>(kind.size()));
   out.Bytes(std::as_bytes(std::span(kind)));
   co_await SendQuestions();
@@ -94,16 +90,12 @@ Task<void> RailReader::Fetch(std::shared_ptr<Batch> batch) {
     }
   }
   if (!broken_.ok()) co_return;
-  std::vector<std::byte>& asking = questions_.unsent();
-  const std::size_t at = asking.size();
-  asking.resize(at + RailBatchHead::kBytes);
   RailBatchHead head;
   head.magic = RailBatchHead::kTaken;
   head.items = batch->items;
   head.id = batch->id;
   head.bytes = static_cast<std::uint32_t>(batch->items * sizeof(std::uint64_t));
-  head.Store(asking.data() + at);
-  Encoder out(asking);
+  Encoder out = BeginMessage(head);
   for (Placed& placed : batch->placed) {
     placed.wanted = batch->sink != nullptr && placed.landed < placed.bytes;
     out.U64(placed.wanted ? placed.landed : RailBatchHead::kNothing);
@@ -156,7 +148,6 @@ Task<Status> RailReader::FetchBodies(Batch& batch, Way& way, Instant deadline) {
 void RailReader::Land(Batch& batch, const Flying& landed, ConstPiece bytes) {
   if (batch.sink == nullptr) return;
   batch.placed[landed.item].landed += bytes.size();
-  fabric_bytes_ += bytes.size();
   fabric_->NoteFetched(bytes.size());
   batch.sink->Take(landed.item, bytes);
 }

@@ -34,6 +34,14 @@ RailReader::~RailReader() {
 
 void RailReader::Close() { stream_->Close(); }
 
+Encoder RailReader::BeginMessage(const RailBatchHead& head) {
+  std::vector<std::byte>& message = questions_.unsent();
+  const std::size_t at = message.size();
+  message.resize(at + RailBatchHead::kBytes);
+  head.Store(message.data() + at);
+  return Encoder(message);
+}
+
 Task<Status> RailReader::Read(std::span<const ConstPiece> questions, RailSink& sink, Instant deadline) {
   if (!broken_.ok()) co_return broken_;
   if (outstanding() >= RailLimits::kBatches)
@@ -58,11 +66,7 @@ Task<Status> RailReader::Read(std::span<const ConstPiece> questions, RailSink& s
                                             RailLimits::kQuestionBytes));
     head.bytes += static_cast<std::uint32_t>(2 + question.size());
   }
-  std::vector<std::byte>& asking = questions_.unsent();
-  const std::size_t at = asking.size();
-  asking.resize(at + RailBatchHead::kBytes);
-  head.Store(asking.data() + at);
-  Encoder out(asking);
+  Encoder out = BeginMessage(head);
   for (const ConstPiece& question : questions) {
     out.U16(static_cast<std::uint16_t>(question.size()));
     out.Bytes(question);

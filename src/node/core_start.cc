@@ -248,7 +248,7 @@ Task<Status> Node::Core::JoinCell() {
   if (net::Libfabric* const fabric = parts_->cell->fabric(); fabric != nullptr) {
     Status registering = StartingThreads([&] {
       parts_->registered = std::make_unique<mesh::RegisteredArena>(
-          mesh::RegisteredArena::Parts{*ground_.file, ground_.file->arena(), *fabric},
+          mesh::RegisteredArena::Parts{*ground_.file, ground_.file->arena(), *fabric, *log_},
           parts_->store->resizer().served());
     });
     if (!registering.ok()) co_return registering;

@@ -123,7 +123,7 @@ server::ReportPage MembersPage(const mesh::Member& member, const mesh::Sharing& 
                                          : json::value()},
         {"connected", self || member.Reaches(value.process_number)},
         {"why", self || member.Reaches(value.process_number) ? std::string() : member.WhyApart(id)},
-        {"applied", comparable ? json::value(heard->second.applied) : json::value()},
+        {"applied", comparable ? json::value(heard->second.a) : json::value()},
         {"samples", self ? sharing.feed().samples() : sharing.streams().SamplesOf(value.process_number)},
         {"asked", peer == nullptr || !peer->breaker.open()},
         {"answer_us", peer == nullptr ? json::value() : json::value(peer->answer_us)},

@@ -7,6 +7,7 @@
 
 #include "base/event.h"
 #include "mesh/peer_reader.h"
+#include "mesh/rule_admission.h"
 
 namespace cistern::mesh {
 namespace {
@@ -161,7 +162,7 @@ void CellWorld::Acknowledge(std::size_t which, TestNode& writer, const DropRecei
     const auto view = state.view.members.find(node->id);
     if (view != state.view.members.end() && heard != state.heard.end() &&
         view->second.process_number == heard->first && heard->second.history == receipt.history &&
-        heard->second.applied >= receipt.revision)
+        heard->second.a >= receipt.revision)
       dropped.bound.insert(node.get());
   }
   if (dropped.drop.is_end()) ended_[dropped.drop.conversation].push_back(which);
@@ -173,14 +174,15 @@ void CellWorld::Acknowledge(std::size_t which, TestNode& writer, const DropRecei
 
 Task<void> CellWorld::Read(TestNode& at, TestNode& from, RecordName name, std::uint64_t conversation) {
   if (!at.member->joined()) co_return;
-  const std::int64_t began = at.member->state().seen;
+  const std::int64_t began = at.member->drops().last();
   const std::uint64_t asked_history = at.member->state().history;
   co_await cell_.Pass(Us(2'000));
   if (!from.member) co_return;
   const std::uint64_t process = from.member->options().process_number;
   const auto alive = [&] { return from.member && from.member->options().process_number == process; };
   const std::optional<Answered> answered = from.member->Answering();
-  if (!answered) co_return;
+  // An answer under another history is none.
+  if (!answered || answered->history != asked_history) co_return;
   if (random_.Chance(0.3)) co_await cell_.Pass(Us(5'000));
   if (!alive()) co_return;
   const auto found = from.store->tree().find(name);
@@ -192,20 +194,20 @@ Task<void> CellWorld::Read(TestNode& at, TestNode& from, RecordName name, std::u
     const Status waited = co_await at.member->Changed(until);
     if (!waited.ok()) break;
   }
+  ChainCheck check(at.member->drops(), name.name, record.chain, answered->a);
+  RuleAdmission admission(*at.member, name.name, check, {*answered, record.notes}, {conversation, began});
+  const auto look = [&] {
+    auto touches = static_cast<std::uint32_t>(random_.Between(1, 4));
+    return admission.Look(&touches);
+  };
+  RuleAdmission::Answer answer = look();
+  for (; answer == RuleAdmission::Answer::kMore; answer = look()) co_await cell_.Pass(Us(1'000));
   // The core step that publishes it.
-  const Verdict verdict = at.member->Admit(*answered, name.name, record.chain, &record.notes);
-  if (verdict != Verdict::kTake) {
+  if (answer != RuleAdmission::Answer::kTake) {
     ++refused;
     co_return;
   }
-  if (!record.notes.empty()) {
-    // The conversation that it is read for may have ended since the reading began.
-    std::vector<std::uint64_t> own = {conversation};
-    if (at.member->state().history != asked_history ||
-        at.member->drops().CheckNotes(name.name, &own, began) != Verdict::kTake)
-      co_return;
-    record.notes.push_back(conversation);
-  }
+  record.notes = admission.Notes();
   if (at.store->tree().contains(name)) co_return;
   ++taken;
   Say(Text("record ", record.put, " of ", from.host, " taken at ", at.host, ", a ", answered->a, ", seen ",

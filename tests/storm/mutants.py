@@ -91,6 +91,12 @@ def files_of(patch: Path) -> list[str]:
     return re.findall(r"^\+\+\+ b/(\S+)", patch.read_text(encoding="utf-8"), re.MULTILINE)
 
 
+def is_product(name: str) -> bool:
+    """Whether a node runs it: nothing that is for tests."""
+    for_tests = re.search(r"/((test|simulated)_\w+|simulated|\w+_(test|fixture|fuzz|bench))\.(cc|h)$", name)
+    return name.startswith("src/") and not for_tests
+
+
 def apply(tree: Path, patch: Path, *how: str) -> str:
     """Nothing when it applies to the letter, else what patch(1) says."""
     command = ["patch", "-p1", "--batch", "--forward", "--fuzz=0", "--no-backup-if-mismatch", "--reject-file=-"]
@@ -107,9 +113,9 @@ def check(chosen: list[Path]) -> int:
         said = apply(ROOT, patch, "--dry-run")
         if not said and rule_of(patch).startswith("---"):
             said = "its first line does not say which rule it breaks"
-        strangers = [name for name in files_of(patch) if not name.startswith("src/")]
+        strangers = [name for name in files_of(patch) if not is_product(name)]
         if not said and (strangers or not files_of(patch)):
-            said = f"changes {' '.join(strangers) or 'nothing'}; a mutant is a bug in src/"
+            said = f"changes {' '.join(strangers) or 'nothing'}; a mutant is a bug in what a node runs"
         test = test_of(patch)
         if not said and test is not None and not is_there(*test):
             said = f"there is no test {test[1]} of {test[0]}"
