@@ -111,7 +111,7 @@ Answer Calls::Fail(Session& session, const wire::Submission& call, const Status&
 Task<Answer> Calls::Do(Session& session, const wire::Submission& call, CallStations& stations) {
   // A client's number may be any: none before the clock's begin, which would be too far off to count from.
   const Instant deadline{std::max<std::int64_t>(call.deadline_ns, 0)};
-  const std::int64_t late_us = executor_.Now().UsSince(deadline);
+  const std::int64_t late_us = executor().Now().UsSince(deadline);
   if (late_us >= 0) {
     Status late(Code::kTooLate, Text("the node took the call ", late_us, " us after its deadline"));
     co_return Fail(session, call, late);
@@ -314,32 +314,32 @@ Task<Answer> Calls::Attach(Session& session, const wire::Submission& call, CallS
   Result<NamespaceSpec> spec = wire::DecodeSpec(bytes);
   if (!spec) co_return Fail(session, call, spec.error());
   // Who only asks for what is known claims no name of the cell, and neither does who is refused here.
-  const bool agrees = agree_ != nullptr && !spec->name.empty() && head.flags != wire::kAttachKnown;
+  const bool agrees = parts_.agree != nullptr && !spec->name.empty() && head.flags != wire::kAttachKnown;
   if (agrees) {
-    const Status refused = co_await store_.CheckAttach(*spec, session.caller);
+    const Status refused = co_await parts_.store.CheckAttach(*spec, session.caller);
     if (!refused.ok()) co_return Fail(session, call, refused);
-    const Status agreed = co_await agree_(*spec, DeadlineOf(executor_, call));
+    const Status agreed = co_await parts_.agree(*spec, DeadlineOf(executor(), call));
     if (!agreed.ok()) co_return Fail(session, call, agreed);
   }
   const auto if_new = head.flags == wire::kAttachKnown ? store::IfNew::kRefuse : store::IfNew::kMake;
   Task<Result<store::Attached>> attaching =
-      store_.Attach(*spec, session.caller, if_new, DeadlineOf(executor_, call));
+      parts_.store.Attach(*spec, session.caller, if_new, DeadlineOf(executor(), call));
   Result<store::Attached> attached = Error(Code::kMiss, "");
   {
     const AtStation at(attaching.done() ? nullptr : &stations, Station::kJournal);
     attached = co_await attaching;
   }
-  if (agrees) co_await agreed_(*spec, attached.has_value(), DeadlineOf(executor_, call));
+  if (agrees) co_await parts_.agreed(*spec, attached.has_value(), DeadlineOf(executor(), call));
   if (!attached) co_return Fail(session, call, attached.error());
   wire::AttachReply reply{.slot = attached->slot, .incarnation = attached->incarnation};
   co_return Reply(session, call, std::as_bytes(std::span(&reply, 1)), Answer());
 }
 
 Status Calls::UseNamespace(Session& session, std::uint32_t slot, std::uint64_t incarnation) {
-  Status status = store_.CheckNamespace(slot, incarnation);
+  Status status = parts_.store.CheckNamespace(slot, incarnation);
   if (!status.ok() || session.namespaces.test(slot)) return status;
   session.namespaces.set(slot);
-  store_.UseNamespace(session.caller, slot);
+  parts_.store.UseNamespace(session.caller, slot);
   return status;
 }
 
@@ -349,7 +349,7 @@ Task<Answer> Calls::MatchRest(Session& session, const wire::Submission& call, Ca
   Result<store::MatchedPrompt> prompt =
       PromptOf(call, kPromptFlags | wire::kWithLast | wire::kWholeChain, call.b);
   Status status = prompt ? Status() : prompt.error();
-  if (status.ok()) status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", keys);
+  if (status.ok()) status = co_await TakeList<wire::KeyItem>(executor(), arguments, "keys", keys);
   if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
   const bool whole = (call.flags & wire::kWholeChain) != 0;
   const std::size_t known = whole ? call.a : (call.flags & wire::kWithLast) != 0 ? 1 : 0;
@@ -368,16 +368,16 @@ Task<Answer> Calls::MatchRest(Session& session, const wire::Submission& call, Ca
       co_await FindRest(session, call.namespace_slot, matched, rest, &unmatched);
   if (!further) co_return Fail(session, call, further.error());
   std::vector<MatchRun> runs;
-  std::uint32_t more = co_await AddRuns(executor_, runs, *further);
+  std::uint32_t more = co_await AddRuns(executor(), runs, *further);
   // Members are asked by the whole chain: what was dropped of it decides whether a block of theirs is taken.
-  if (remote_ != nullptr && session.on(store::Switch::kReads) && known == matched && more < rest.size() &&
-      remote_->MayHaveMore(call.namespace_slot, keys, known + more)) {
+  if (parts_.remote != nullptr && session.on(store::Switch::kReads) && known == matched &&
+      more < rest.size() && parts_.remote->MayHaveMore(call.namespace_slot, keys, known + more)) {
     const AtStation at(&stations, Station::kPeer);
-    more += co_await MatchRemote(call.namespace_slot, keys, known + more, DeadlineOf(executor_, call), runs);
+    more += co_await MatchRemote(call.namespace_slot, keys, known + more, DeadlineOf(executor(), call), runs);
   }
-  store_.NoteMisses(call.namespace_slot, rest, more, unmatched);
+  parts_.store.NoteMisses(call.namespace_slot, rest, more, unmatched);
   SetBlocks(*prompt, std::move(keys), known, known + more, std::uint64_t{matched} + more);
-  store_.NotePrompt(call.namespace_slot, std::move(*prompt));
+  parts_.store.NotePrompt(call.namespace_slot, std::move(*prompt));
   if (call.reply_bytes < sizeof(wire::MatchReply) + sizeof(wire::MatchRunItem)) {
     Status wrong(Code::kInvalid, Text("a match's reply does not fit ", call.reply_bytes, " bytes"));
     co_return Fail(session, call, wrong);
@@ -388,16 +388,17 @@ Task<Answer> Calls::MatchRest(Session& session, const wire::Submission& call, Ca
 Task<Result<std::vector<MatchRun>>> Calls::FindRest(const Session& session, std::uint32_t slot,
                                                     std::uint32_t matched, std::span<const BlockKey> rest,
                                                     store::Unmatched* unmatched) {
-  if (session.on(store::Switch::kReads)) co_return co_await store_.MatchRest(slot, matched, rest, unmatched);
-  store_.NoteSwitchedOff(rest.size());
+  if (session.on(store::Switch::kReads))
+    co_return co_await parts_.store.MatchRest(slot, matched, rest, unmatched);
+  parts_.store.NoteSwitchedOff(rest.size());
   co_return std::vector<MatchRun>();
 }
 
 Task<std::uint32_t> Calls::MatchRemote(std::uint32_t slot, std::span<const BlockKey> keys, std::size_t local,
                                        Instant deadline, std::vector<MatchRun>& runs) {
-  if (!store_.Serves(slot)) co_return 0;
-  const std::vector<MatchRun> remote = co_await remote_->Match(slot, keys, local, deadline);
-  co_return co_await AddRuns(executor_, runs, remote);
+  if (!parts_.store.Serves(slot)) co_return 0;
+  const std::vector<MatchRun> remote = co_await parts_.remote->Match(slot, keys, local, deadline);
+  co_return co_await AddRuns(executor(), runs, remote);
 }
 
 Task<Answer> Calls::ReplyRuns(Session& session, const wire::Submission& call, std::vector<MatchRun> runs,
@@ -423,7 +424,7 @@ Task<Answer> Calls::Hold(Session& session, const wire::Submission& call) {
   Status status = CheckLease(call.a);
   Result<store::MatchedPrompt> prompt = PromptOf(call, kPromptFlags, call.b >> wire::kNextTurnShift);
   if (status.ok() && !prompt) status = prompt.error();
-  if (status.ok()) status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", chain);
+  if (status.ok()) status = co_await TakeList<wire::KeyItem>(executor(), arguments, "keys", chain);
   if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
   if (!status.ok()) co_return Fail(session, call, status);
   const auto hold_us = static_cast<std::int64_t>(call.a);
@@ -440,17 +441,17 @@ Task<Answer> Calls::Hold(Session& session, const wire::Submission& call) {
       Result<std::vector<MatchRun>> further =
           co_await FindRest(session, call.namespace_slot, matched, rest, &unmatched);
       if (!further) co_return Fail(session, call, further.error());
-      const std::uint32_t more = co_await AddRuns(executor_, runs, *further);
-      store_.NoteMisses(call.namespace_slot, rest, more, unmatched);
+      const std::uint32_t more = co_await AddRuns(executor(), runs, *further);
+      parts_.store.NoteMisses(call.namespace_slot, rest, more, unmatched);
       matched += more;
     }
     Result<catalog::LeaseId> lease = 0;
     if (matched > 0)
-      lease =
-          co_await store_.Hold(session.caller, call.namespace_slot, std::span(chain).first(matched), hold_us);
+      lease = co_await parts_.store.Hold(session.caller, call.namespace_slot, std::span(chain).first(matched),
+                                         hold_us);
     if (lease) {
       SetBlocks(*prompt, std::move(chain), in_index, matched, matched);
-      store_.NotePrompt(call.namespace_slot, std::move(*prompt));
+      parts_.store.NotePrompt(call.namespace_slot, std::move(*prompt));
       if (matched == 0) co_return Answer();
       co_return co_await ReplyRuns(session, call, std::move(runs), Answer{.a = *lease, .b = matched});
     }
@@ -464,7 +465,7 @@ Task<Answer> Calls::Acquire(Session& session, const wire::Submission& call, Call
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<catalog::BlockName> blocks;
   Status status = CheckLease(call.a);
-  if (status.ok()) status = co_await TakeList<wire::BlockItem>(executor_, arguments, "blocks", blocks);
+  if (status.ok()) status = co_await TakeList<wire::BlockItem>(executor(), arguments, "blocks", blocks);
   if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
   if (status.ok() && blocks.size() * sizeof(wire::ViewItem) > call.reply_bytes)
     status = Status(Code::kInvalid, Text("views of ", blocks.size(), " blocks do not fit the reply's ",
@@ -476,18 +477,18 @@ Task<Answer> Calls::Acquire(Session& session, const wire::Submission& call, Call
   }
   const auto lease_us = static_cast<std::int64_t>(call.a);
   const auto worth_us = static_cast<std::int64_t>(std::min<std::uint64_t>(call.b, kNoWorthLimit));
-  const Instant deadline = DeadlineOf(executor_, call);
+  const Instant deadline = DeadlineOf(executor(), call);
   std::int64_t left_us = worth_us;  // for what others have, and then for what the lower tier has
   std::vector<store::RemoteMiss> misses;
-  if (remote_ != nullptr && store_.Serves(call.namespace_slot)) {
+  if (parts_.remote != nullptr && parts_.store.Serves(call.namespace_slot)) {
     const Instant worth =
-        worth_us == kNoWorthLimit ? deadline : std::min(deadline, executor_.Now().PlusUs(worth_us));
+        worth_us == kNoWorthLimit ? deadline : std::min(deadline, executor().Now().PlusUs(worth_us));
     const AtStation at(&stations, Station::kPeer);
-    misses = co_await remote_->Bring(call.namespace_slot, blocks, worth);
-    left_us = std::max<std::int64_t>(worth.UsSince(executor_.Now()), 0);
+    misses = co_await parts_.remote->Bring(call.namespace_slot, blocks, worth);
+    left_us = std::max<std::int64_t>(worth.UsSince(executor().Now()), 0);
   }
-  Result<store::AcquireGrant> grant = co_await store_.Acquire(session.caller, call.namespace_slot, blocks,
-                                                              lease_us, deadline, left_us, &stations);
+  Result<store::AcquireGrant> grant = co_await parts_.store.Acquire(
+      session.caller, call.namespace_slot, blocks, lease_us, deadline, left_us, &stations);
   if (!grant) co_return Fail(session, call, grant.error());
   for (const store::RemoteMiss& miss : misses) {
     store::ViewGrant& view = grant->views[miss.at];
@@ -503,10 +504,6 @@ Task<Answer> Calls::Acquire(Session& session, const wire::Submission& call, Call
   co_return Answer{.reply_bytes = static_cast<std::uint32_t>(reply_bytes),
                    .a = grant->lease,
                    .b = static_cast<std::uint64_t>(grant->ends.ns)};
-}
-
-bool Calls::MayBring(std::uint32_t slot, std::span<const catalog::BlockName> blocks) const {
-  return remote_ != nullptr && store_.Serves(slot) && remote_->Found(slot, blocks);
 }
 
 std::optional<catalog::LeaseId> Calls::AcquireAtOnce(Session& session, std::uint32_t slot,
@@ -531,11 +528,12 @@ std::optional<catalog::LeaseId> Calls::AcquireAtOnce(Session& session, std::uint
       !UseNamespace(session, slot, incarnation).ok())
     return std::nullopt;
   std::array<store::ViewGrant, store::kAtOnce> grants;
-  const auto lease = store_.AcquireAtOnce(session.caller, slot, blocks, lease_us, grants);
+  const auto lease = parts_.store.AcquireAtOnce(session.caller, slot, blocks, lease_us, grants);
   if (!lease) return std::nullopt;
   const auto missed = [](const store::ViewGrant& grant) { return grant.code == Code::kMiss; };
-  if (remote_ != nullptr && std::ranges::any_of(std::span(grants).first(blocks.size()), missed) &&
-      MayBring(slot, blocks)) {
+  // Some of these may have been found elsewhere lately.
+  if (parts_.remote != nullptr && std::ranges::any_of(std::span(grants).first(blocks.size()), missed) &&
+      parts_.store.Serves(slot) && parts_.remote->Found(slot, blocks)) {
     if (*lease != 0) ReleaseAtOnce(session.caller, *lease);
     return std::nullopt;
   }
@@ -545,14 +543,14 @@ std::optional<catalog::LeaseId> Calls::AcquireAtOnce(Session& session, std::uint
 
 // One that has ended already is nobody's loss.
 void Calls::ReleaseAtOnce(const catalog::Caller& caller, catalog::LeaseId lease) {
-  static_cast<void>(store_.ReleaseAtOnce(caller, lease));
+  static_cast<void>(parts_.store.ReleaseAtOnce(caller, lease));
 }
 
 std::optional<Answer> Calls::AcquireInStep(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   const std::size_t count = arguments.left() / sizeof(wire::BlockItem);
   if (count > store::kAtOnce || arguments.left() != count * sizeof(wire::BlockItem) ||
-      call.reply_bytes < count * sizeof(wire::ViewItem) || Instant{call.deadline_ns} <= executor_.Now())
+      call.reply_bytes < count * sizeof(wire::ViewItem) || Instant{call.deadline_ns} <= executor().Now())
     return std::nullopt;
   std::array<catalog::BlockName, store::kAtOnce> names;
   for (std::size_t i = 0; i < count; ++i) {
@@ -561,7 +559,7 @@ std::optional<Answer> Calls::AcquireInStep(Session& session, const wire::Submiss
     if (!Take(item, names[i]).ok()) return std::nullopt;
   }
   std::array<wire::ViewItem, store::kAtOnce> views;
-  const Instant ends = executor_.Now().PlusUs(static_cast<std::int64_t>(call.a));
+  const Instant ends = executor().Now().PlusUs(static_cast<std::int64_t>(call.a));
   const auto lease = AcquireAtOnce(session, call.namespace_slot, call.incarnation,
                                    std::span(names).first(count), static_cast<std::int64_t>(call.a), views);
   if (!lease) return std::nullopt;
@@ -570,7 +568,7 @@ std::optional<Answer> Calls::AcquireInStep(Session& session, const wire::Submiss
 }
 
 Answer Calls::Release(Session& session, const wire::Submission& call) {
-  Status status = store_.Release(session.caller, call.a);
+  Status status = parts_.store.Release(session.caller, call.a);
   return status.ok() ? Answer() : Fail(session, call, status);
 }
 
@@ -584,8 +582,8 @@ Task<Answer> Calls::Write(Session& session, const wire::Submission& call, CallSt
   if (!status.ok()) co_return Fail(session, call, status);
   std::vector<store::PartOutcome> outcomes;
   if (session.on(store::Switch::kWrites)) {
-    outcomes = co_await store_.Write(session.caller, call.namespace_slot, std::move(parts),
-                                     DeadlineOf(executor_, call), &stations);
+    outcomes = co_await parts_.store.Write(session.caller, call.namespace_slot, std::move(parts),
+                                           DeadlineOf(executor(), call), &stations);
   } else {
     const Status off(Code::kBusy, Text("writes of engine ", session.engine->name,
                                        " are off, `cistern admin writes on --engine` turns them on"));
@@ -613,12 +611,12 @@ Task<Answer> Calls::Write(Session& session, const wire::Submission& call, CallSt
 Task<Answer> Calls::EndPuts(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<PutId> puts;
-  Status status = co_await TakeList<wire::PutIdItem>(executor_, arguments, "put ids", puts);
+  Status status = co_await TakeList<wire::PutIdItem>(executor(), arguments, "put ids", puts);
   if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
   if (!status.ok()) co_return Fail(session, call, status);
   Task<Result<std::uint32_t>> ending = call.op == wire::Op::kPublish
-                                           ? store_.Publish(session.caller, call.namespace_slot, puts)
-                                           : store_.Abandon(session.caller, call.namespace_slot, puts);
+                                           ? parts_.store.Publish(session.caller, call.namespace_slot, puts)
+                                           : parts_.store.Abandon(session.caller, call.namespace_slot, puts);
   Result<std::uint32_t> count = co_await ending;
   if (!count) co_return Fail(session, call, count.error());
   co_return Answer{.a = *count};
@@ -627,43 +625,43 @@ Task<Answer> Calls::EndPuts(Session& session, const wire::Submission& call) {
 Task<Answer> Calls::Touch(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<BlockKey> keys;
-  Status status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", keys);
+  Status status = co_await TakeList<wire::KeyItem>(executor(), arguments, "keys", keys);
   if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
   if (!status.ok()) co_return Fail(session, call, status);
-  std::uint32_t touched = co_await store_.Touch(call.namespace_slot, keys, call.b);
+  std::uint32_t touched = co_await parts_.store.Touch(call.namespace_slot, keys, call.b);
   co_return Answer{.a = touched};
 }
 
 Task<Answer> Calls::Drop(Session& session, const wire::Submission& call, CallStations& stations) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<BlockKey> keys;
-  Status status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", keys);
+  Status status = co_await TakeList<wire::KeyItem>(executor(), arguments, "keys", keys);
   if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
   if (!status.ok()) co_return Fail(session, call, status);
   const Result<Dropped> dropped = co_await Drop({.what = DropRequest::What::kKeys,
                                                  .slot = call.namespace_slot,
                                                  .keys = keys,
-                                                 .deadline = DeadlineOf(executor_, call),
+                                                 .deadline = DeadlineOf(executor(), call),
                                                  .stations = &stations});
   if (!dropped) co_return Fail(session, call, dropped.error());
   co_return Answer{.a = dropped->blocks};
 }
 
 Task<Result<Dropped>> Calls::Drop(DropRequest request) {
-  if (drop_ != nullptr) {
+  if (parts_.drop != nullptr) {
     const AtStation at(request.stations, Station::kPeer);
-    co_return co_await drop_(request);
+    co_return co_await parts_.drop(request);
   }
   if (request.what == DropRequest::What::kNamespace) {
     const AtStation at(request.stations, Station::kRemoval);
-    const auto dropped = co_await store_.DropNamespace(request.slot);
+    const auto dropped = co_await parts_.store.DropNamespace(request.slot);
     if (!dropped) co_return std::unexpected(dropped.error());
     co_return Dropped{dropped->first, dropped->second};
   }
   Task<Result<std::uint64_t>> dropping =
       request.what == DropRequest::What::kKeys
-          ? store_.Drop(request.slot, request.keys, request.stations)
-          : store_.EndConversation(request.slot, request.conversation, request.stations);
+          ? parts_.store.Drop(request.slot, request.keys, request.stations)
+          : parts_.store.EndConversation(request.slot, request.conversation, request.stations);
   const Result<std::uint64_t> dropped = co_await dropping;
   if (!dropped) co_return std::unexpected(dropped.error());
   co_return Dropped{.blocks = *dropped};
@@ -674,7 +672,7 @@ Task<Answer> Calls::DropNamespace(Session& session, const wire::Submission& call
   if (!status.ok()) co_return Fail(session, call, status);
   const Result<Dropped> dropped = co_await Drop({.what = DropRequest::What::kNamespace,
                                                  .slot = call.namespace_slot,
-                                                 .deadline = DeadlineOf(executor_, call),
+                                                 .deadline = DeadlineOf(executor(), call),
                                                  .stations = &stations});
   if (!dropped) co_return Fail(session, call, dropped.error());
   co_return Answer{.a = dropped->blocks, .b = dropped->incarnation};
@@ -687,7 +685,7 @@ Task<Answer> Calls::EndConversation(Session& session, const wire::Submission& ca
   const Result<Dropped> dropped = co_await Drop({.what = DropRequest::What::kConversation,
                                                  .slot = call.namespace_slot,
                                                  .conversation = call.b,
-                                                 .deadline = DeadlineOf(executor_, call),
+                                                 .deadline = DeadlineOf(executor(), call),
                                                  .stations = &stations});
   if (!dropped) co_return Fail(session, call, dropped.error());
   co_return Answer{.a = dropped->blocks};
@@ -696,21 +694,21 @@ Task<Answer> Calls::EndConversation(Session& session, const wire::Submission& ca
 Task<Answer> Calls::ReportBad(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<catalog::BlockName> blocks;
-  Status status = co_await TakeList<wire::BlockItem>(executor_, arguments, "blocks", blocks);
+  Status status = co_await TakeList<wire::BlockItem>(executor(), arguments, "blocks", blocks);
   if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
-  if (status.ok()) status = co_await store_.ReportBad(call.namespace_slot, blocks);
+  if (status.ok()) status = co_await parts_.store.ReportBad(call.namespace_slot, blocks);
   if (!status.ok()) co_return Fail(session, call, status);
   co_return Answer();
 }
 
 Task<Answer> Calls::ReportStatus(Session& session, const wire::Submission& call) {
   if (call.a == wire::kNodeStatus) {
-    const std::string text = co_await status_();
-    executor_.AddWork(text.size() / kTextPerTouch);
+    const std::string text = co_await parts_.status();
+    executor().AddWork(text.size() / kTextPerTouch);
     co_return Reply(session, call, std::as_bytes(std::span(text)), Answer());
   }
   if (call.a == wire::kHolders || call.a == wire::kExplanation) co_return co_await Inquire(session, call);
-  if (report_ == nullptr || call.a > wire::kCellList) {
+  if (parts_.report == nullptr || call.a > wire::kCellList) {
     Status unknown(
         Code::kMismatch,
         Text("status: ", call.a,
@@ -718,7 +716,7 @@ Task<Answer> Calls::ReportStatus(Session& session, const wire::Submission& call)
              "that"));
     co_return Fail(session, call, unknown);
   }
-  const Result<ReportPage> page = co_await report_(call.a, call.b, call.reply_bytes);
+  const Result<ReportPage> page = co_await parts_.report(call.a, call.b, call.reply_bytes);
   if (!page) co_return Fail(session, call, page.error());
   co_return Reply(session, call, std::as_bytes(std::span(page->text)), Answer{.b = page->next});
 }
@@ -726,16 +724,16 @@ Task<Answer> Calls::ReportStatus(Session& session, const wire::Submission& call)
 Task<Answer> Calls::Inquire(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<BlockKey> keys;
-  Status status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", keys);
+  Status status = co_await TakeList<wire::KeyItem>(executor(), arguments, "keys", keys);
   if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
-  if (status.ok() && inquire_ == nullptr)
+  if (status.ok() && parts_.inquire == nullptr)
     status = Status(Code::kMiss, "cell: this node is in none; start it with --cell (docs/cell.md)");
   if (status.ok() && keys.empty()) status = Status(Code::kInvalid, "a chain of no keys");
   if (!status.ok()) co_return Fail(session, call, status);
-  const Result<std::string> text = co_await inquire_({.explain = call.a == wire::kExplanation,
-                                                      .slot = call.namespace_slot,
-                                                      .chain = keys,
-                                                      .deadline = DeadlineOf(executor_, call)});
+  const Result<std::string> text = co_await parts_.inquire({.explain = call.a == wire::kExplanation,
+                                                            .slot = call.namespace_slot,
+                                                            .chain = keys,
+                                                            .deadline = DeadlineOf(executor(), call)});
   if (!text) co_return Fail(session, call, text.error());
   co_return Reply(session, call, std::as_bytes(std::span(*text)), Answer{.b = wire::kReportEnds});
 }
@@ -748,13 +746,13 @@ Task<Answer> Calls::ChangeDevice(Session& session, const wire::Submission& call)
   } else if (arguments.left() < 1 || arguments.left() > wire::kMaxPathBytes) {
     status = Status(Code::kInvalid, Text("device: a path of ", arguments.left(), " bytes: paths have 1 to ",
                                          wire::kMaxPathBytes));
-  } else if (device_ == nullptr) {
+  } else if (parts_.device == nullptr) {
     status = Status(Code::kMiss, "device: this node has no flash");
   }
   if (!status.ok()) co_return Fail(session, call, status);
   std::string path(arguments.left(), '\0');
   arguments.Take(std::as_writable_bytes(std::span(path)));
-  status = co_await device_(std::move(path), call.a == wire::kBringBack);
+  status = co_await parts_.device(std::move(path), call.a == wire::kBringBack);
   if (!status.ok()) co_return Fail(session, call, status);
   co_return Answer();
 }
@@ -777,7 +775,7 @@ Task<Answer> Calls::Turn(Session& session, const wire::Submission& call) {
   const bool on = call.b == 1, all = target.empty();
   Task<Result<std::uint32_t>> turning = (call.flags & wire::kOfEngine) != 0
                                             ? engines_.Turn(which, on, std::move(target))
-                                            : store_.Turn(which, on, std::move(target));
+                                            : parts_.store.Turn(which, on, std::move(target));
   const Result<std::uint32_t> turned = co_await turning;
   if (!turned) co_return Fail(session, call, turned.error());
   // All on again are also the engines that were off by themselves.
@@ -794,9 +792,9 @@ Answer Calls::Introduce(Session& session, const wire::Submission& call) {
 }
 
 Task<Answer> Calls::Resize(Session& session, const wire::Submission& call) {
-  if (resize_ == nullptr)
+  if (parts_.resize == nullptr)
     co_return Fail(session, call, Status(Code::kInvalid, "memory: this node's has one size"));
-  const Result<std::uint64_t> bytes = co_await resize_(call.a);
+  const Result<std::uint64_t> bytes = co_await parts_.resize(call.a);
   if (!bytes) co_return Fail(session, call, bytes.error());
   co_return Answer{.a = *bytes};
 }
@@ -807,15 +805,15 @@ Task<Answer> Calls::Drain(Session& session, const wire::Submission& call) {
                    Text("drain: ", call.a, " with the flags ", call.flags, " is nothing that is known"));
     co_return Fail(session, call, unknown);
   }
-  if (drain_ == nullptr)
+  if (parts_.drain == nullptr)
     co_return Fail(session, call, Status(Code::kInvalid, "drain: this node is never out of service"));
   const auto us = static_cast<std::int64_t>(std::min(call.b, static_cast<std::uint64_t>(kMaxDeadlineUs)));
   const Status begun =
-      co_await drain_({.on = call.a != wire::kServe,
-                       .memory_goes = call.a == wire::kForReboot || call.a == wire::kForLeaving,
-                       .lower_tier_goes = call.a == wire::kForLeaving,
-                       .then_stop = (call.flags & wire::kThenStop) != 0,
-                       .deadline = executor_.Now().PlusUs(us)});
+      co_await parts_.drain({.on = call.a != wire::kServe,
+                             .memory_goes = call.a == wire::kForReboot || call.a == wire::kForLeaving,
+                             .lower_tier_goes = call.a == wire::kForLeaving,
+                             .then_stop = (call.flags & wire::kThenStop) != 0,
+                             .deadline = executor().Now().PlusUs(us)});
   co_return begun.ok() ? Answer() : Fail(session, call, begun);
 }
 
@@ -828,11 +826,11 @@ Task<Answer> Calls::DropNamed(Session& session, const wire::Submission& call, Ca
   }
   std::string target(arguments.left(), '\0');
   arguments.Take(std::as_writable_bytes(std::span(target)));
-  const Result<std::uint32_t> slot = co_await store_.FindNamespace(std::move(target));
+  const Result<std::uint32_t> slot = co_await parts_.store.FindNamespace(std::move(target));
   if (!slot) co_return Fail(session, call, slot.error());
   const Result<Dropped> dropped = co_await Drop({.what = DropRequest::What::kNamespace,
                                                  .slot = *slot,
-                                                 .deadline = DeadlineOf(executor_, call),
+                                                 .deadline = DeadlineOf(executor(), call),
                                                  .stations = &stations});
   if (!dropped) co_return Fail(session, call, dropped.error());
   co_return Answer{.a = dropped->blocks};

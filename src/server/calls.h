@@ -12,6 +12,7 @@
 
 #include "base/task.h"
 #include "cistern/store.h"
+#include "io/loop.h"
 #include "server/arguments.h"
 #include "server/parts.h"
 #include "server/session.h"
@@ -30,21 +31,8 @@ struct Answer {
 class Calls final {
  public:
   // Borrows what the parts borrow, and the engines.
-  Calls(Executor& executor, const ServerParts& parts, Engines& engines)
-      : executor_(executor),
-        store_(parts.store),
-        engines_(engines),
-        status_(parts.status),
-        device_(parts.device),
-        report_(parts.report),
-        drop_(parts.drop),
-        resize_(parts.resize),
-        remote_(parts.remote),
-        drain_(parts.drain),
-        inquire_(parts.inquire),
-        agree_(parts.agree),
-        agreed_(parts.agreed) {}
-  Executor& executor() const { return executor_; }
+  Calls(const ServerParts& parts, Engines& engines) : parts_(parts), engines_(engines) {}
+  Executor& executor() const { return parts_.loop.executor(); }
 
   // Whether the entry's argument and reply ranges lie in the argument area: an entry whose ranges do not is
   // forged. The first thing to be asked.
@@ -82,8 +70,6 @@ class Calls final {
   Task<Answer> ReplyRuns(Session& session, const wire::Submission& call, std::vector<MatchRun> runs,
                          Answer answer);
   Task<Answer> Acquire(Session& session, const wire::Submission& call, CallStations& stations);
-  // Whether some of the blocks were found elsewhere lately.
-  bool MayBring(std::uint32_t slot, std::span<const catalog::BlockName> blocks) const;
   std::optional<catalog::LeaseId> AcquireAtOnce(Session& session, std::uint32_t slot,
                                                 std::uint64_t incarnation,
                                                 std::span<const catalog::BlockName> blocks,
@@ -116,20 +102,8 @@ class Calls final {
                           const wire::Submission& call, Arguments& arguments,
                           std::vector<store::PartWrite>& parts);
 
-  Executor& executor_;
-  store::BlockStore& store_;
+  const ServerParts parts_;
   Engines& engines_;
-  // As ServerParts has them.
-  decltype(ServerParts::status) status_;
-  decltype(ServerParts::device) device_;
-  decltype(ServerParts::report) report_;
-  decltype(ServerParts::drop) drop_;
-  decltype(ServerParts::resize) resize_;
-  store::RemoteBlocks* const remote_;
-  decltype(ServerParts::drain) drain_;
-  decltype(ServerParts::inquire) inquire_;
-  decltype(ServerParts::agree) agree_;
-  decltype(ServerParts::agreed) agreed_;
 };
 
 }  // namespace cistern::server
