@@ -399,7 +399,8 @@ Task<void> Sessions::Serve(Session& session, wire::Submission call) {
     counters_.calls_refused++;
     answer = Calls::Fail(session, call, Status(Code::kGone, "the node is going down"));
   } else {
-    answer = co_await calls_.Do(session, call, stations);
+    const Result<Answer> done = co_await calls_.Do(session, call, stations);
+    answer = done ? *done : Calls::Fail(session, call, done.error());
     if (answer.code == Code::kInvalid) counters_.calls_refused++;
   }
   const Instant ended = executor().Now();
