@@ -316,7 +316,7 @@ Task<Result<Answer>> Calls::Attach(Session& session, const wire::Submission& cal
   // Who only asks for what is known claims no name of the cell, and neither does who is refused here.
   const bool agrees = parts_.agree != nullptr && !spec->name.empty() && head.flags != wire::kAttachKnown;
   if (agrees) {
-    const Status refused = co_await parts_.store.CheckAttach(*spec, session.caller);
+    const Status refused = co_await parts_.store.namespaces().CheckAttach(*spec, session.caller);
     if (!refused.ok()) co_return Error(refused);
     const Status agreed = co_await parts_.agree(*spec, DeadlineOf(executor(), call));
     if (!agreed.ok()) co_return Error(agreed);
@@ -339,7 +339,7 @@ Status Calls::UseNamespace(Session& session, std::uint32_t slot, std::uint64_t i
   Status status = parts_.store.CheckNamespace(slot, incarnation);
   if (!status.ok() || session.namespaces.test(slot)) return status;
   session.namespaces.set(slot);
-  parts_.store.UseNamespace(session.caller, slot);
+  parts_.store.namespaces().Use(session.caller.owner, slot);
   return status;
 }
 
@@ -811,7 +811,7 @@ Task<Result<Answer>> Calls::DropNamed(Session& session, const wire::Submission& 
     co_return Error(Code::kInvalid, Text("drop: a namespace's name of ", arguments.left(),
                                          " bytes: names have 1 to ", wire::kMaxTargetBytes));
   }
-  const Result<std::uint32_t> slot = co_await parts_.store.FindNamespace(arguments.TakeText());
+  const Result<std::uint32_t> slot = co_await parts_.store.namespaces().Find(arguments.TakeText());
   if (!slot) co_return Error(slot.error());
   const Result<Dropped> dropped = co_await Drop({.what = DropRequest::What::kNamespace,
                                                  .slot = *slot,

@@ -570,7 +570,7 @@ Task<void> Sessions::Remove(Session& session) {
   sessions_.erase(session.caller.session);
   // Others of the owner that have ended may still have calls in flight.
   if (std::ranges::none_of(sessions_, [&](const auto& one) { return one.second->caller.owner == owner; }))
-    parts_.store.OwnerEnded(owner);
+    parts_.store.namespaces().OwnerEnded(owner);
   counters_.sessions = sessions_.size();
   counters_.staging_bytes = staging_.used_bytes();
   empty_.Pulse();
