@@ -20,9 +20,8 @@ class Answered final : public internal::PendingCall<T> {
 
   bool Ready() override { return call_.Ready(); }
   Result<T> Wait() override {
-    Result<wire::Completion> completion = call_.Wait();
+    Result<wire::Completion> completion = call_.Answer();
     if (!completion) return Error(std::move(completion.error()));
-    if (completion->code != static_cast<std::uint16_t>(Code::kOk)) return Error(call_.Why(*completion));
     return decode_(call_, *completion);
   }
   std::uint64_t id() const override { return call_.id(); }

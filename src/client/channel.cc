@@ -118,6 +118,13 @@ Status Call::Submit(const Request& request, std::uint64_t args_bytes, std::share
 
 bool Call::Ready() { return channel_->CallReady(place_); }
 Result<wire::Completion> Call::Wait() { return channel_->WaitFor(place_); }
+
+Result<wire::Completion> Call::Answer() {
+  Result<wire::Completion> completion = Wait();
+  if (completion && completion->code != static_cast<std::uint16_t>(Code::kOk)) return Error(Why(*completion));
+  return completion;
+}
+
 std::uint64_t Call::id() const { return channel_->IdOf(place_); }
 
 std::span<const std::byte> Call::reply(const wire::Completion& completion) const {

@@ -74,6 +74,8 @@ class Call final {
   // errors when there is none.
   bool Ready();
   Result<wire::Completion> Wait();
+  // The same of a completion that is ok; what another one says is the error.
+  Result<wire::Completion> Answer();
   std::uint64_t id() const;
   // After Wait: the reply's bytes, as many as fit the room.
   std::span<const std::byte> reply(const wire::Completion& completion) const;

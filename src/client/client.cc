@@ -24,38 +24,25 @@ Status CheckCall(const Namespace& ns, std::int64_t deadline_us) {
   return status.ok() ? CheckDeadline(deadline_us) : status;
 }
 
-// A call whose arguments are keys and whose answer is a count.
 template <class Count>
-Ticket<Count> AskForKeys(Channel& channel, wire::Op op, const Namespace& ns, std::span<const BlockKey> keys,
-                         std::int64_t deadline_us, std::uint64_t conversation = 0) {
-  Status status = CheckCall(ns, deadline_us);
-  if (status.ok()) status = CheckCount("keys", keys.size(), wire::kMaxKeysPerCall);
-  if (!status.ok()) return Failed<Count>(std::move(status));
-  Result<Call> call = channel.Reserve(keys.size() * sizeof(wire::KeyItem));
-  if (!call) return Failed<Count>(std::move(call.error()));
-  ItemWriter items(call->room());
-  for (const BlockKey& key : keys) items.Put(ItemOf(key));
-  Request request = RequestFor(op, ns, deadline_us);
-  request.b = conversation;
-  return Ask<Count>(std::move(*call), request, items.used(),
-                    [](const Call&, const wire::Completion& completion) -> Result<Count> {
-                      return static_cast<Count>(completion.a);
-                    });
+Result<Count> CountOf(const Call&, const wire::Completion& completion) {
+  return static_cast<Count>(completion.a);
 }
 
-Ticket<std::uint32_t> AskForPuts(Channel& channel, wire::Op op, const Namespace& ns,
-                                 std::span<const PutId> puts, std::int64_t deadline_us) {
+// A call whose arguments are a list of `what` and whose answer is a count.
+template <class Count, class T>
+Ticket<Count> AskForEach(Channel& channel, wire::Op op, const Namespace& ns, std::string_view what,
+                         std::span<const T> list, std::int64_t deadline_us, std::uint64_t conversation = 0) {
   Status status = CheckCall(ns, deadline_us);
-  if (status.ok()) status = CheckCount("put ids", puts.size(), wire::kMaxKeysPerCall);
-  if (!status.ok()) return Failed<std::uint32_t>(std::move(status));
-  Result<Call> call = channel.Reserve(puts.size() * sizeof(wire::PutIdItem));
-  if (!call) return Failed<std::uint32_t>(std::move(call.error()));
+  if (status.ok()) status = CheckCount(what, list.size(), wire::kMaxKeysPerCall);
+  if (!status.ok()) return Failed<Count>(std::move(status));
+  Result<Call> call = channel.Reserve(list.size() * sizeof(ItemOf(T())));
+  if (!call) return Failed<Count>(std::move(call.error()));
   ItemWriter items(call->room());
-  for (const PutId& put : puts) items.Put(wire::PutIdItem{.high = put.high, .low = put.low});
-  return Ask<std::uint32_t>(std::move(*call), RequestFor(op, ns, deadline_us), items.used(),
-                            [](const Call&, const wire::Completion& completion) -> Result<std::uint32_t> {
-                              return static_cast<std::uint32_t>(completion.a);
-                            });
+  for (const T& each : list) items.Put(ItemOf(each));
+  Request request = RequestFor(op, ns, deadline_us);
+  request.b = conversation;
+  return Ask<Count>(std::move(*call), request, items.used(), CountOf<Count>);
 }
 
 Status CheckName(const ConnectOptions& options) {
@@ -127,19 +114,20 @@ Result<Namespace> Client::Attach(const NamespaceSpec& spec, std::int64_t deadlin
 
 Ticket<std::uint32_t> Client::Publish(const Namespace& ns, std::span<const PutId> puts,
                                       std::int64_t deadline_us) {
-  return AskForPuts(*parts_->channel, wire::Op::kPublish, ns, puts, deadline_us);
+  return AskForEach<std::uint32_t>(*parts_->channel, wire::Op::kPublish, ns, "put ids", puts, deadline_us);
 }
 
 Ticket<std::uint32_t> Client::Abandon(const Namespace& ns, std::span<const PutId> puts,
                                       std::int64_t deadline_us) {
-  return AskForPuts(*parts_->channel, wire::Op::kAbandon, ns, puts, deadline_us);
+  return AskForEach<std::uint32_t>(*parts_->channel, wire::Op::kAbandon, ns, "put ids", puts, deadline_us);
 }
 
 Ticket<std::uint32_t> Client::Touch(const Namespace& ns, std::span<const BlockKey> keys,
                                     std::int64_t deadline_us, std::string_view conversation) {
   Result<std::uint64_t> number = ConversationNumber(conversation);
   if (!number) return Failed<std::uint32_t>(std::move(number.error()));
-  return AskForKeys<std::uint32_t>(*parts_->channel, wire::Op::kTouch, ns, keys, deadline_us, *number);
+  return AskForEach<std::uint32_t>(*parts_->channel, wire::Op::kTouch, ns, "keys", keys, deadline_us,
+                                   *number);
 }
 
 Ticket<std::uint64_t> Client::EndConversation(const Namespace& ns, std::string_view conversation,
@@ -147,13 +135,13 @@ Ticket<std::uint64_t> Client::EndConversation(const Namespace& ns, std::string_v
   Result<std::uint64_t> number = ConversationNumber(conversation);
   if (!number) return Failed<std::uint64_t>(std::move(number.error()));
   if (*number == 0) return Failed<std::uint64_t>(Status(Code::kInvalid, "a conversation without a name"));
-  return AskForKeys<std::uint64_t>(*parts_->channel, wire::Op::kEndConversation, ns, {}, deadline_us,
-                                   *number);
+  return AskForEach<std::uint64_t>(*parts_->channel, wire::Op::kEndConversation, ns, "keys",
+                                   std::span<const BlockKey>(), deadline_us, *number);
 }
 
 Ticket<std::uint64_t> Client::Drop(const Namespace& ns, std::span<const BlockKey> keys,
                                    std::int64_t deadline_us) {
-  return AskForKeys<std::uint64_t>(*parts_->channel, wire::Op::kDrop, ns, keys, deadline_us);
+  return AskForEach<std::uint64_t>(*parts_->channel, wire::Op::kDrop, ns, "keys", keys, deadline_us);
 }
 
 // Waits, because `ns` has to be the new one when the ticket is used and may be gone by then.
@@ -164,10 +152,8 @@ Ticket<std::uint64_t> Client::DropNamespace(Namespace& ns, std::int64_t deadline
   if (!call) return Failed<std::uint64_t>(std::move(call.error()));
   Status submitted = call->Submit(RequestFor(wire::Op::kDropNamespace, ns, deadline_us), 0);
   if (!submitted.ok()) return Failed<std::uint64_t>(std::move(submitted));
-  Result<wire::Completion> completion = call->Wait();
+  Result<wire::Completion> completion = call->Answer();
   if (!completion) return Failed<std::uint64_t>(std::move(completion.error()));
-  if (completion->code != static_cast<std::uint16_t>(Code::kOk))
-    return Failed<std::uint64_t>(call->Why(*completion));
   ns = Namespace(ns.slot(), completion->b, std::make_shared<const NamespaceSpec>(ns.spec()));
   return Ticket<std::uint64_t>(Result<std::uint64_t>(completion->a));
 }
@@ -210,9 +196,8 @@ Result<std::string> Client::ListJson(std::string_view name, std::uint64_t what, 
     Status submitted =
         call->Submit(Request{.op = wire::Op::kStatus, .a = what, .b = from, .deadline_ns = deadline_ns}, 0);
     if (!submitted.ok()) return Error(std::move(submitted));
-    Result<wire::Completion> completion = call->Wait();
+    Result<wire::Completion> completion = call->Answer();
     if (!completion) return Error(std::move(completion.error()));
-    if (completion->code != static_cast<std::uint16_t>(Code::kOk)) return Error(call->Why(*completion));
     // A node of before there were lists answers with its status.
     if (completion->b <= from) {
       return Error(Code::kMismatch, Text("the node is of an earlier version, which has no list of ", name,
@@ -251,9 +236,8 @@ Result<std::string> Client::ChainJson(std::uint64_t what, const Namespace& ns,
   request.a = what;
   if (Status submitted = call->Submit(request, items.used()); !submitted.ok())
     return Error(std::move(submitted));
-  Result<wire::Completion> completion = call->Wait();
+  Result<wire::Completion> completion = call->Answer();
   if (!completion) return Error(std::move(completion.error()));
-  if (completion->code != static_cast<std::uint16_t>(Code::kOk)) return Error(call->Why(*completion));
   // A node of before there were lists answers with its status.
   if (completion->b != wire::kReportEnds) {
     return Error(Code::kMismatch,
@@ -286,9 +270,8 @@ Status Client::ChangeDevice(std::string_view path, std::uint64_t what, std::int6
   items.PutBytes(std::as_bytes(std::span(path)));
   const Request request{.op = wire::Op::kDevice, .a = what, .deadline_ns = DeadlineNs(deadline_us)};
   if (Status submitted = call->Submit(request, items.used()); !submitted.ok()) return submitted;
-  Result<wire::Completion> completion = call->Wait();
-  if (!completion) return completion.error();
-  return completion->code == static_cast<std::uint16_t>(Code::kOk) ? Status() : call->Why(*completion);
+  const Result<wire::Completion> completion = call->Answer();
+  return completion ? Status() : completion.error();
 }
 
 Result<std::uint64_t> Client::AskOfNamed(std::string_view target, const Request& asked,
@@ -304,11 +287,7 @@ Result<std::uint64_t> Client::AskOfNamed(std::string_view target, const Request&
   items.PutBytes(std::as_bytes(std::span(target)));
   Request request = asked;
   request.deadline_ns = DeadlineNs(deadline_us, from_ns);
-  return Ask<std::uint64_t>(std::move(*call), request, items.used(),
-                            [](const Call&, const wire::Completion& completion) -> Result<std::uint64_t> {
-                              return completion.a;
-                            })
-      .Wait();
+  return Ask<std::uint64_t>(std::move(*call), request, items.used(), CountOf<std::uint64_t>).Wait();
 }
 
 Result<std::uint32_t> Client::Turn(std::uint64_t what, std::string_view target, bool on,
@@ -355,21 +334,8 @@ Result<std::uint32_t> Client::SwitchEngineWrites(std::string_view engine, bool o
   return TurnEngine(wire::kWrites, engine, on, deadline_us);
 }
 
-Result<std::uint64_t> Client::AskOfNode(const Request& asked, std::int64_t deadline_us) {
-  if (Status status = CheckDeadline(deadline_us); !status.ok()) return Error(std::move(status));
-  Result<Call> call = parts_->channel->Reserve(wire::kMaxReplyMessage);
-  if (!call) return Error(std::move(call.error()));
-  Request request = asked;
-  request.deadline_ns = DeadlineNs(deadline_us);
-  return Ask<std::uint64_t>(std::move(*call), request, 0,
-                            [](const Call&, const wire::Completion& completion) -> Result<std::uint64_t> {
-                              return completion.a;
-                            })
-      .Wait();
-}
-
 Result<std::uint64_t> Client::ResizeMemory(std::uint64_t bytes, std::int64_t deadline_us) {
-  return AskOfNode({.op = wire::Op::kMemory, .a = bytes}, deadline_us);
+  return AskOfNamed({}, {.op = wire::Op::kMemory, .a = bytes}, deadline_us, NowNs());
 }
 
 Status Client::Drain(const DrainOptions& options, std::int64_t deadline_us) {
@@ -378,11 +344,12 @@ Status Client::Drain(const DrainOptions& options, std::int64_t deadline_us) {
                              : options.memory_goes ? wire::kForReboot
                                                    : wire::kForUpgrade;
   const Result<std::uint64_t> begun =
-      AskOfNode({.op = wire::Op::kDrain,
-                 .flags = options.then_stop ? wire::kThenStop : std::uint16_t{0},
-                 .a = what,
-                 .b = static_cast<std::uint64_t>(std::max<std::int64_t>(options.within_us, 0))},
-                deadline_us);
+      AskOfNamed({},
+                 {.op = wire::Op::kDrain,
+                  .flags = options.then_stop ? wire::kThenStop : std::uint16_t{0},
+                  .a = what,
+                  .b = static_cast<std::uint64_t>(std::max<std::int64_t>(options.within_us, 0))},
+                 deadline_us, NowNs());
   return begun ? Status() : begun.error();
 }
 
@@ -404,7 +371,6 @@ Result<Staging> Client::AllocateStaging(std::uint64_t bytes, std::int64_t deadli
 }
 
 OwnerToken Client::owner() const { return parts_->channel->connection().welcome.owner; }
-std::uint64_t Client::node_pid() const { return parts_->channel->connection().welcome.node_pid; }
 std::size_t Client::Poll(std::vector<std::uint64_t>* ready) { return parts_->channel->Poll(ready); }
 int Client::event_fd() const { return parts_->channel->event_fd(); }
 

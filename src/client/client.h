@@ -93,15 +93,12 @@ class Client final {
   bool has_lower() const;
 
   OwnerToken owner() const;
-  std::uint64_t node_pid() const;
   std::size_t Poll(std::vector<std::uint64_t>* ready);
   int event_fd() const;
 
  private:
   struct Parts;
-  // A call without arguments; what it says in its answer.
-  Result<std::uint64_t> AskOfNode(const Request& asked, std::int64_t deadline_us);
-  // The deadline counts from then on.
+  // A call with a name, or none, and what it says in its answer. The deadline counts from then on.
   Result<std::uint64_t> AskOfNamed(std::string_view target, const Request& asked, std::int64_t deadline_us,
                                    std::int64_t from_ns);
   Result<std::uint32_t> Turn(std::uint64_t what, std::string_view target, bool on, std::int64_t deadline_us);

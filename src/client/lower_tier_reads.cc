@@ -151,19 +151,18 @@ Result<ReadResult> LowerTierReads::Wait() {
 Status LowerTierReads::Take() {
   Asked asked = std::move(asked_.front());
   asked_.pop_front();
-  Result<wire::Completion> completion = asked.call.Wait();
-  const Status answer = !completion ? completion.error()
-                        : completion->code != static_cast<std::uint16_t>(Code::kOk)
-                            ? asked.call.Why(*completion)
-                            : Status();
+  const Result<wire::Completion> completion = asked.call.Answer();
   // The next window's blocks are on their way while this one's are copied.
   const Status ahead = AskAhead();
-  switch (answer.code()) {
-    case Code::kOk: CopyOut(asked, *completion); return ahead;
+  if (completion) {
+    CopyOut(asked, *completion);
+    return ahead;
+  }
+  switch (completion.error().code()) {
     case Code::kTooLate:
     case Code::kBusy:
-    case Code::kMiss: Fill(asked.first, asked.count, answer.code()); return ahead;
-    default: return answer;
+    case Code::kMiss: Fill(asked.first, asked.count, completion.error().code()); return ahead;
+    default: return completion.error();
   }
 }
 

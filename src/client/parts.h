@@ -57,6 +57,8 @@ inline wire::KeyItem ItemOf(const BlockKey& key) {
   return item;
 }
 
+inline wire::PutIdItem ItemOf(const PutId& id) { return {.high = id.high, .low = id.low}; }
+
 // Writes items one after the other into a call's room.
 class ItemWriter final {
  public:

@@ -20,12 +20,6 @@ constexpr std::uint64_t kBesideOf16 = 3;
 // Up to this one a user is the system's (SYS_UID_MAX), whose files logind leaves alone.
 constexpr std::uint32_t kLastSystemUser = 999;
 
-std::string Joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
-}
-
 // "6.1.0-28-amd64" against "6.1".
 bool OlderThan(std::string_view release, std::string_view oldest) {
   const auto numbers = [](std::string_view text) {
@@ -233,7 +227,7 @@ Finding Numa(const HostFacts& facts) {
 
 Finding Cpu(const HostFacts& facts) {
   Finding finding{
-      .name = "cpu", .value = Joined(facts.kernels), .limit = "a kernel that checks at memory speed"};
+      .name = "cpu", .value = Joined(facts.kernels, ", "), .limit = "a kernel that checks at memory speed"};
   if (facts.kernels.size() > 1) return finding;
   finding.verdict = Verdict::kWarning;
   finding.mend =

@@ -105,15 +105,21 @@ Task<Result<DeviceOpener::ProbeResult>> DeviceOpener::Probe(std::size_t at) {
   }
   if (status.ok()) status = CheckLimits(*file, device.path);
   if (!status.ok()) co_return std::unexpected(std::move(status));
-
   looked_at.Begin(std::move(*file));
+  co_return co_await ReadSuperblock(at, std::move(probe));
+}
+
+Task<Result<DeviceOpener::ProbeResult>> DeviceOpener::ReadSuperblock(std::size_t at, ProbeResult probe) {
+  const std::string& path = media_.options().devices[at].path;
+  Device& device = media_.devices()[at]->device();
   Buffer buffer = media_.pool().Take(kProbeBytes);
-  const auto bytes =
-      buffer.bytes().first(std::min<std::uint64_t>(*size, kProbeBytes) / media_.unit() * media_.unit());
-  if (!bytes.empty()) status = co_await looked_at.Read(buffer, bytes.size(), 0);
+  const auto bytes = buffer.bytes().first(std::min<std::uint64_t>(probe.size_bytes, kProbeBytes) /
+                                          media_.unit() * media_.unit());
+  Status status;
+  if (!bytes.empty()) status = co_await device.Read(buffer, bytes.size(), 0);
   if (!status.ok()) {
-    if (!looked_at.out() && journal_.known.empty()) co_return Error(Named(device.path, status));
-    looked_at.FailedFor("its superblock cannot be read", status);
+    if (!device.out() && journal_.known.empty()) co_return Error(Named(path, status));
+    device.FailedFor("its superblock cannot be read", status);
     co_return LeftOut(at, std::move(probe));
   }
   const auto superblock = DecodeSuperblock(bytes);
@@ -121,12 +127,12 @@ Task<Result<DeviceOpener::ProbeResult>> DeviceOpener::Probe(std::size_t at) {
     probe.superblock = *superblock;
     bool used = false;
     if (superblock->journal_id != journal_.id && !media_.options().discard_foreign)
-      used = co_await Used(looked_at, *superblock, *size);
-    if (looked_at.out()) co_return LeftOut(at, std::move(probe));
+      used = co_await Used(device, *superblock, probe.size_bytes);
+    if (device.out()) co_return LeftOut(at, std::move(probe));
     if (used) {
       co_return Error(
           Code::kMismatch,
-          Text("flash device ", device.path, ": holds the cache of another node, or of this one with ",
+          Text("flash device ", path, ": holds the cache of another node, or of this one with ",
                "another journal; nothing was touched. Start with the --journal-dir and --tenant that it "
                "was used with (without one the journal is on the first --flash directory), or take another "
                "place; where that journal is gone with its drive, nothing tells any more what was dropped: "
@@ -137,7 +143,7 @@ Task<Result<DeviceOpener::ProbeResult>> DeviceOpener::Probe(std::size_t at) {
     if (!media_.options().discard_foreign) {
       const bool version = superblock.error() == FlashFault::kVersion;
       co_return Error(Code::kMismatch,
-                      Text("flash device ", device.path, ": ",
+                      Text("flash device ", path, ": ",
                            version ? "its format is another version than this node's"
                            : superblock.error() == FlashFault::kCrc ? "its superblock is damaged"
                                                                     : "holds data that is not Cistern's",

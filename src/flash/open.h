@@ -52,8 +52,10 @@ class DeviceOpener final {
     Status left_out;    // not ok: somebody has its lock, or it hangs or fails; nothing more is done with it
   };
 
-  // The device is looked at from then on, where it has a file.
+  // The device is looked at from then on, where it has a file, which is locked.
   Task<Result<ProbeResult>> Probe(std::size_t at);
+  // What the device holds that is looked at.
+  Task<Result<ProbeResult>> ReadSuperblock(std::size_t at, ProbeResult probe);
   ProbeResult LeftOut(std::size_t at, ProbeResult probe) const;
   Task<Status> Lock(io::File& file, const std::string& path);
   Task<bool> Used(Device& device, const Superblock& superblock, std::uint64_t size_bytes);

@@ -182,7 +182,7 @@ void ChainOffers::AppendWho(std::vector<std::byte>& question, std::uint32_t slot
   std::vector<std::string> names;
   if (const catalog::NamespaceEntry* entry = parts_.store.NamespaceAt(slot))
     for (const auto& [name, value] : entry->labels) names.push_back(Text(name, '=', value));
-  const std::span<const std::string> called = parts_.store.NamesOf(slot);
+  const std::span<const std::string> called = parts_.store.namespaces().NamesOf(slot);
   names.insert(names.end(), called.begin(), called.end());
   names.resize(std::min(names.size(), catalog::kMaxNamesOfList));
   AppendNamespace(question, list, names);

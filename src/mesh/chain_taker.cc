@@ -49,7 +49,7 @@ Task<Result<std::vector<std::byte>>> ChainTaker::Answer(std::uint64_t peer, net:
   struct Counted {
     ChainTaker& taker;
     ~Counted() {
-      if (--taker.under_way_ == 0) taker.parts_.store.OwnerEnded(kBringer);
+      if (--taker.under_way_ == 0) taker.parts_.store.namespaces().OwnerEnded(kBringer);
       taker.ended_.Pulse();
     }
   };
@@ -104,7 +104,7 @@ Task<OfferReply> ChainTaker::Take(std::uint64_t peer, Offer offer, Instant deadl
   const catalog::NamespaceEntry* entry = slot ? parts_.store.NamespaceAt(*slot) : nullptr;
   reply.refusal = NotTaken::kUnknownNamespace;
   if (entry == nullptr || entry->first_full == catalog::kNoGroup) co_return reply;
-  co_await parts_.store.NoteNames(*slot, std::move(offer.names));
+  co_await parts_.store.namespaces().NoteNames(*slot, std::move(offer.names));
   entry = parts_.store.NamespaceAt(*slot);
   if (entry == nullptr || parts_.names.NameAt(*slot) != offer.chain.name) co_return reply;
   const auto free_groups = static_cast<std::size_t>(std::ranges::count_if(

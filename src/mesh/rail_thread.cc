@@ -19,40 +19,23 @@
 namespace cistern::mesh {
 namespace {
 
-// A block that a thread asks the core for.
-struct Brought {
-  ServedNamespace ns;
-  catalog::BlockName block;
-  Instant deadline;
-  std::int64_t worth_us = 0;
-  Result<std::uint64_t> kept = Error(Code::kGone, "the node ends");
-  Event done;  // of the thread
+// What a thread waits for of the core.
+template <class T>
+struct Awaited {
+  T value;
+  Event done{};  // of the thread
 };
 
-// Who uses a block, asked by a thread.
-struct Noted {
-  ServedNamespace ns;
-  BlockKey key;
-  std::optional<std::vector<std::uint64_t>> notes;
-  Event done;  // of the thread
-};
-
-template <class Asked>
-void TellDone(io::Loop& thread, const std::shared_ptr<Asked>& asked) {
-  thread.PostRemote([asked] { asked->done.Set(); });
+template <class T>
+void TellDone(io::Loop& thread, const std::shared_ptr<Awaited<T>>& awaited) {
+  thread.PostRemote([awaited] { awaited->done.Set(); });
 }
 
-Task<void> BringFor(RailCommon& common, io::Loop& thread, std::shared_ptr<Brought> brought) {
+template <class T, class Call>
+Task<void> AnswerTo(RailCommon& common, io::Loop& thread, std::shared_ptr<Awaited<T>> awaited, Call call) {
   co_await Yield();  // its turn
-  brought->kept =
-      co_await common.store.Bring(brought->ns, brought->block, brought->deadline, brought->worth_us);
-  TellDone(thread, brought);
-}
-
-Task<void> NoteFor(RailCommon& common, io::Loop& thread, std::shared_ptr<Noted> noted) {
-  co_await Yield();  // its turn
-  noted->notes = co_await common.store.NotesOf(noted->ns, noted->key);
-  TellDone(thread, noted);
+  awaited->value = co_await call(common.store);
+  TellDone(thread, awaited);
 }
 
 }  // namespace
@@ -118,37 +101,16 @@ class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
   // As MemoryKeeper: the core does it.
   Task<Result<std::uint64_t>> Bring(ServedNamespace ns, catalog::BlockName block, Instant deadline,
                                     std::int64_t worth_us) override {
-    const auto brought = std::make_shared<Brought>();
-    brought->ns = ns;
-    brought->block = block;
-    brought->deadline = std::min(deadline, executor().Now().PlusUs(kBringUs));
-    brought->worth_us = worth_us;
-    common_.core.PostRemote([&common = common_, &loop = *loop_, brought] {
-      if (common.brings.closed()) {
-        TellDone(loop, brought);
-      } else {
-        const Executor::InLane in(common.executor(), common.lane);
-        common.brings.Spawn(BringFor(common, loop, brought));
-      }
-    });
-    co_await brought->done.Wait();
-    if (brought->kept) common_.counters.fetched.Add();
-    co_return std::move(brought->kept);
+    const Instant until = std::min(deadline, executor().Now().PlusUs(kBringUs));
+    Result<std::uint64_t> kept = co_await OfCore<Result<std::uint64_t>>(
+        Error(Code::kGone, "the node ends"),
+        [=](MemoryKeeper& store) { return store.Bring(ns, block, until, worth_us); });
+    if (kept) common_.counters.fetched.Add();
+    co_return kept;
   }
   Task<std::optional<std::vector<std::uint64_t>>> NotesOf(ServedNamespace ns, BlockKey key) override {
-    const auto noted = std::make_shared<Noted>();
-    noted->ns = ns;
-    noted->key = key;
-    common_.core.PostRemote([&common = common_, &loop = *loop_, noted] {
-      if (common.brings.closed()) {
-        TellDone(loop, noted);
-      } else {
-        const Executor::InLane in(common.executor(), common.lane);
-        common.brings.Spawn(NoteFor(common, loop, noted));
-      }
-    });
-    co_await noted->done.Wait();
-    co_return std::move(noted->notes);
+    return OfCore<std::optional<std::vector<std::uint64_t>>>(
+        std::nullopt, [=](MemoryKeeper& store) { return store.NotesOf(ns, key); });
   }
   void LetGo(std::uint64_t kept) override {
     common_.core.PostRemote([&common = common_, kept] { common.store.LetGo(kept); });
@@ -177,6 +139,21 @@ class RailThread::Inside final : public MemoryKeeper, public net::RailSource {
   }
 
  private:
+  // What `call` gives there, in a turn of the rails' lane; `otherwise` where the core ends.
+  template <class T, class Call>
+  Task<T> OfCore(T otherwise, Call call) {
+    const auto awaited = std::make_shared<Awaited<T>>(std::move(otherwise));
+    common_.core.PostRemote([&common = common_, &loop = *loop_, awaited, call] {
+      if (common.brings.closed()) {
+        TellDone(loop, awaited);
+      } else {
+        const Executor::InLane in(common.executor(), common.lane);
+        common.brings.Spawn(AnswerTo(common, loop, awaited, call));
+      }
+    });
+    co_await awaited->done.Wait();
+    co_return std::move(awaited->value);
+  }
   Task<void> Accept() {
     for (;;) {
       auto stream = co_await listener_->Accept(Instant::Never());

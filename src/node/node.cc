@@ -104,8 +104,8 @@ Task<Result<server::ReportPage>> Node::Core::Report(std::uint64_t what, std::uin
                           executor().Now());
   }
   // A list that goes on is of one walk.
-  store::Survey::Uses uses = from == 0 ? nullptr : parts_->store->last_survey();
-  if (uses == nullptr) uses = co_await parts_->store->SurveyNamespaces();
+  store::Survey::Uses uses = from == 0 ? nullptr : parts_->store->survey().last();
+  if (uses == nullptr) uses = co_await parts_->store->survey().Take();
   co_return co_await NamespacesPage(executor(), std::move(uses), from, most_bytes);
 }
 
@@ -186,7 +186,7 @@ Task<Result<std::uint32_t>> Node::Core::CheckMemory(std::uint64_t memory_bytes) 
                         [this, served, &headers] { return ground_.file->CheckGrowth(served, *headers); });
   Status fits = co_await check;
   if (!fits.ok()) co_return Error(std::move(fits));
-  fits = co_await parts_->store->CheckHeaders(*headers);
+  fits = co_await parts_->store->namespaces().CheckHeaders(*headers);
   if (!fits.ok()) co_return Error(std::move(fits));
   co_return *headers;
 }

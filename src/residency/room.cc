@@ -32,21 +32,18 @@ std::optional<arena::Place> Room::MakeAtOnce(std::uint64_t record_bytes, const R
 Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record_bytes, Instant deadline,
                                       RoomFor whom) {
   const SlotFill::Search searching(fill);
-  const std::uint32_t alignment = context_.slots.arena().geometry().alignment;
-  const memory::SlotSize size = memory::SlotSize::For(record_bytes, alignment);
-  const policy::SizeClass wanted = context_.slots.KindFor(record_bytes, whom.node);
-  // Bytes of one other size class that make up a chunk: once that many are freed, one chunk's records fit
-  // into them.
-  const std::uint64_t enough = std::uint64_t{size.chunk_headers} * arena::kHeaderSpanBytes;
-  std::uint64_t went = 0;
-  std::optional<policy::SizeClass> giver;
+  const memory::SlotSize size =
+      memory::SlotSize::For(record_bytes, context_.slots.arena().geometry().alignment);
+  Request request{.record_bytes = record_bytes,
+                  .deadline = deadline,
+                  .whom = whom,
+                  .wanted = context_.slots.KindFor(record_bytes, whom.node),
+                  .enough = std::uint64_t{size.chunk_headers} * arena::kHeaderSpanBytes,
+                  .headers = context_.slots.headers()};
   int in_vain = 0;
   bool first = true;
   bool idle = !emptying_ && context_.slots.OthersIdle(record_bytes, whom.node);
   const std::uint64_t more = whom.adds ? record_bytes : 0;
-  bool grows = true;
-  std::uint32_t headers = context_.slots.headers();
-  Instant stands_at = Instant::Never();  // until which a header on its way is waited for
   // Whether what may not go now may go later.
   const auto more_later = [this] { return residents_.filling() || evictor_.MoreMayGo(); };
   for (;;) {
@@ -60,88 +57,73 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
       context_.steps.Count();
       if (place || place.error().code() != Code::kBusy) co_return place;
     }
-    // Nothing leaves for what has a chunk in a moment, or has none whatever leaves. A reservation that
-    // stands, as on a host that swaps, keeps nobody out.
+    if (context_.clock.Now() >= deadline)
+      co_return Error(Code::kTooLate, "write: the deadline passed while it waited for room");
+    // Nothing leaves for what has a chunk in a moment, or has none whatever leaves.
     const bool only_grown = context_.slots.FitsOnlyGrown(record_bytes);
-    if (std::exchange(headers, context_.slots.headers()) != headers || stands_at.IsNever())
-      stands_at = context_.clock.Now().PlusUs(kHeaderUs);
-    grows = grows && !whom.age && context_.slots.FitsSoon(record_bytes, whom.node) &&
-            (only_grown || context_.clock.Now() < stands_at);
-    if (grows && !over && context_.clock.Now() < deadline) {
-      (void)co_await context_.slots.loosened().Wait(only_grown ? deadline : std::min(deadline, stands_at));
+    if (Grows(request, only_grown) && !over) {
+      (void)co_await context_.slots.loosened().Wait(only_grown ? deadline
+                                                               : std::min(deadline, request.stands_at));
       continue;
     }
-    if (only_grown && context_.clock.Now() < deadline)
+    if (only_grown)
       co_return Error(Code::kBusy, "write: memory has not grown yet to what such a block takes");
-    if (context_.clock.Now() >= deadline) {
-      co_return Error(Code::kTooLate, "write: the deadline passed while it waited for room");
-    }
     // A spare record does not wait, and no chunk is given up for it.
-    if (whom.age && (over || went >= enough)) co_return Error(Code::kBusy, std::string(kNoSpareRoom));
+    if (whom.age && (over || request.went >= request.enough))
+      co_return Error(Code::kBusy, std::string(kNoSpareRoom));
     if (over) {
       // One of its own leaves, whatever its size: the bytes count.
       const Step step = evictor_.EvictOne({.standing = whom.standing, .groups = groups});
       if (step == Step::kDone) context_.counters.evicted_over_quota.Add();
       if (step == Step::kSpent || context_.steps.Spent()) co_await Yield();
       if (step != Step::kWaits) continue;
-      if (!whom.waits) co_return Error(Code::kBusy, std::string(kNoRoomNow));
-      if (more_later()) {
-        (void)co_await context_.slots.loosened().Wait(deadline);
-      } else if (!more_to_come) {
-        break;
+    } else {
+      // Idle partial copies in slots of the wanted size are ended first.
+      if (partial_copies_.EndIdle(size)) {
+        if (context_.steps.Spent()) co_await Yield();
+        continue;
       }
-      continue;
-    }
-    // Idle partial copies in slots of the wanted size are ended first.
-    if (partial_copies_.EndIdle(size)) {
-      if (context_.steps.Spent()) co_await Yield();
-      continue;
-    }
-    if (std::exchange(idle, false)) {
-      if (!emptying_) co_await EmptyAChunk(record_bytes, deadline, whom, true);
-      continue;
-    }
-    // Then one idle copy of another size, which may be the coldest: its chunk is given up in time.
-    if (std::exchange(first, false) && partial_copies_.EndIdle()) continue;
-    Step step = Step::kWaits;
-    if (went < enough) {
-      const std::uint64_t before = context_.slots.used_bytes_beside(whom.node);
-      if (!giver || *giver == wanted || !residents_.order().Oldest(*giver, groups))
-        giver = evictor_.SizeClassToGo(wanted, groups);
-      bool stays_out = false;
-      step = co_await GiveUpOne(giver, wanted, groups, whom, &stays_out);
-      if (stays_out && whom.age) co_return Error(Code::kBusy, std::string(kNoSpareRoom));
-      if (stays_out) {
-        context_.counters.stayed_out.Add();
-        co_return Error(Code::kBusy, std::string(kStaysOut));
+      if (std::exchange(idle, false)) {
+        if (!emptying_) co_await EmptyAChunk(request, true);
+        continue;
       }
-      const std::uint64_t now = context_.slots.used_bytes_beside(whom.node);
-      went += before > now ? before - now : 0;  // others may have come while one moved
-      if (step == Step::kWaits && !whom.evicts) co_return Error(Code::kBusy, std::string(kNoRoomNow));
-      // No record of that class may leave; the class has no coldest any more.
-      if (step == Step::kWaits && giver) continue;
-    }
-    if (step == Step::kSpent || context_.steps.Spent()) co_await Yield();
-    if (step != Step::kWaits || partial_copies_.EndIdle()) continue;
-    if (!whom.waits && emptying_) co_return Error(Code::kBusy, std::string(kNoRoomNow));
-    while (emptying_ && context_.clock.Now() < deadline) {
-      if (Status waited = co_await emptied_.Wait(deadline); !waited.ok()) break;
-    }
-    if (emptying_) continue;
-    const bool served = co_await EmptyAChunk(record_bytes, deadline, whom, false);
-    if (!served && (went == 0 || ++in_vain == 2)) {
-      // Nothing may go now. What is on its way in or out, or waits to be written, may go when it arrived.
-      if (!whom.waits) co_return Error(Code::kBusy, std::string(kNoRoomNow));
-      // What did so while this looked has its look too.
-      if (more_later()) {
-        (void)co_await context_.slots.loosened().Wait(deadline);
-      } else if (!more_to_come) {
-        break;
+      // Then one idle copy of another size, which may be the coldest: its chunk is given up in time.
+      if (std::exchange(first, false) && partial_copies_.EndIdle()) continue;
+      Step step = Step::kWaits;
+      if (request.went < request.enough) {
+        bool stays_out = false;
+        step = co_await GiveUpOne(request, groups, &stays_out);
+        if (stays_out && whom.age) co_return Error(Code::kBusy, std::string(kNoSpareRoom));
+        if (stays_out) {
+          context_.counters.stayed_out.Add();
+          co_return Error(Code::kBusy, std::string(kStaysOut));
+        }
+        if (step == Step::kWaits && !whom.evicts) co_return Error(Code::kBusy, std::string(kNoRoomNow));
+        // No record of that class may leave; the class has no coldest any more.
+        if (step == Step::kWaits && request.giver) continue;
       }
+      if (step == Step::kSpent || context_.steps.Spent()) co_await Yield();
+      if (step != Step::kWaits || partial_copies_.EndIdle()) continue;
+      if (!whom.waits && emptying_) co_return Error(Code::kBusy, std::string(kNoRoomNow));
+      while (emptying_ && context_.clock.Now() < deadline) {
+        if (Status waited = co_await emptied_.Wait(deadline); !waited.ok()) break;
+      }
+      if (emptying_) continue;
+      const bool served = co_await EmptyAChunk(request, false);
+      const bool again = served || (request.went > 0 && ++in_vain < 2);
+      request.went = 0;
+      request.giver.reset();
+      if (again) continue;
       in_vain = 0;
     }
-    went = 0;
-    giver.reset();
+    // Nothing may go now. What is on its way in or out, or waits to be written, may go when it arrived; what
+    // did so while this looked has its look too.
+    if (!whom.waits) co_return Error(Code::kBusy, std::string(kNoRoomNow));
+    if (more_later()) {
+      (void)co_await context_.slots.loosened().Wait(deadline);
+    } else if (!more_to_come) {
+      break;
+    }
   }
   if (whom.put) context_.counters.writes_without_room.Add();
   co_return Error(Code::kBusy,
@@ -149,13 +131,32 @@ Task<Result<arena::Place>> Room::Make(const SlotFill& fill, std::uint64_t record
                   "something below it that is");
 }
 
-Task<Step> Room::GiveUpOne(std::optional<policy::SizeClass> kind, policy::SizeClass wanted,
-                           policy::QuotaGroups groups, RoomFor whom, bool* stays_out) {
-  if (context_.slots.plan().near() < context_.slots.plan().nodes() && !far_memory_.Has(wanted)) {
-    const Step step = co_await MoveOneFar(kind, groups, whom, stays_out);
-    if (step != Step::kWaits || *stays_out || !whom.evicts) co_return step;
+bool Room::Grows(Request& request, bool only_grown) {
+  const std::uint32_t headers = context_.slots.headers();
+  if (std::exchange(request.headers, headers) != headers || request.stands_at.IsNever())
+    request.stands_at = context_.clock.Now().PlusUs(kHeaderUs);
+  request.grows = request.grows && !request.whom.age &&
+                  context_.slots.FitsSoon(request.record_bytes, request.whom.node) &&
+                  (only_grown || context_.clock.Now() < request.stands_at);
+  return request.grows;
+}
+
+Task<Step> Room::GiveUpOne(Request& request, policy::QuotaGroups groups, bool* stays_out) {
+  const RoomFor& whom = request.whom;
+  std::optional<policy::SizeClass>& giver = request.giver;
+  const std::uint64_t before = context_.slots.used_bytes_beside(whom.node);
+  if (!giver || *giver == request.wanted || !residents_.order().Oldest(*giver, groups))
+    giver = evictor_.SizeClassToGo(request.wanted, groups);
+  Step step = Step::kWaits;
+  if (context_.slots.plan().near() < context_.slots.plan().nodes() && !far_memory_.Has(request.wanted))
+    step = co_await MoveOneFar(giver, groups, whom, stays_out);
+  if (step == Step::kWaits && !*stays_out && whom.evicts) {
+    step = evictor_.EvictOne({giver, whom.standing, groups, whom.age, far_memory_.SideOf(request.wanted)},
+                             stays_out);
   }
-  co_return evictor_.EvictOne({kind, whom.standing, groups, whom.age, far_memory_.SideOf(wanted)}, stays_out);
+  const std::uint64_t now = context_.slots.used_bytes_beside(whom.node);
+  request.went += before > now ? before - now : 0;  // others may have come while one moved
+  co_return step;
 }
 
 Task<Step> Room::MoveOneFar(std::optional<policy::SizeClass> kind, policy::QuotaGroups groups, RoomFor whom,
@@ -204,16 +205,17 @@ Task<Step> Room::MoveOneFar(std::optional<policy::SizeClass> kind, policy::Quota
   co_return Step::kDone;
 }
 
-Task<bool> Room::EmptyAChunk(std::uint64_t record_bytes, Instant deadline, RoomFor whom, bool idle_only) {
+Task<bool> Room::EmptyAChunk(const Request& request, bool idle_only) {
   emptying_ = true;
   bool served = false;
   int leased = 0;
   // A single look covers part of the arena only.
-  for (int looks = idle_only ? 63 : 0; looks < 64 && !served && context_.clock.Now() < deadline; ++looks) {
-    const auto range = context_.slots.BestToEmpty(record_bytes, idle_only, whom.node);
+  for (int looks = idle_only ? 63 : 0; looks < 64 && !served && context_.clock.Now() < request.deadline;
+       ++looks) {
+    const auto range = context_.slots.BestToEmpty(request.record_bytes, idle_only, request.whom.node);
     context_.steps.Count(16);
     if (range) {
-      served = co_await EmptyRange(*range, evictor_.MayLeaveFor(whom.group, 0));
+      served = co_await EmptyRange(*range, evictor_.MayLeaveFor(request.whom.group, 0));
       if (!served && ++leased == kLeasedMeanwhile) break;
     }
     if (context_.steps.Spent()) co_await Yield();

@@ -62,9 +62,27 @@ class Room final {
   Task<void> MoveNear(catalog::RecordId record);
 
  private:
-  // As Evictor::EvictOne of that kind, but for what moves to far memory instead.
-  Task<Step> GiveUpOne(std::optional<policy::SizeClass> kind, policy::SizeClass wanted,
-                       policy::QuotaGroups groups, RoomFor whom, bool* stays_out);
+  // A call of Make, and what it has come to.
+  struct Request {
+    const std::uint64_t record_bytes;
+    const Instant deadline;
+    const RoomFor whom;
+    const policy::SizeClass wanted;
+    // Bytes of one other size class that make up a chunk: once that many are freed, one chunk's records fit
+    // into them.
+    const std::uint64_t enough;
+    std::uint64_t went = 0;  // bytes that were freed for it
+    std::optional<policy::SizeClass> giver{};
+    // Of memory that grows: a header on its way is waited for until `stands_at`.
+    bool grows = true;
+    std::uint32_t headers = 0;
+    Instant stands_at = Instant::Never();
+  };
+  // Whether memory grows to what it takes, and that is worth waiting for. A reservation that stands, as on a
+  // host that swaps, keeps nobody out. `only_grown`: nothing else makes room for it.
+  bool Grows(Request& request, bool only_grown);
+  // As Evictor::EvictOne of the class that gives its room, but for what moves to far memory instead.
+  Task<Step> GiveUpOne(Request& request, policy::QuotaGroups groups, bool* stays_out);
   // kDone: the coldest near record of the kind, or of all, lies in far memory, or is not the coldest any
   // more. kWaits: it is to leave; or the newcomer stays out: then `*stays_out` is set.
   Task<Step> MoveOneFar(std::optional<policy::SizeClass> kind, policy::QuotaGroups groups, RoomFor whom,
@@ -78,7 +96,7 @@ class Room final {
   Task<void> MoveIfThere(catalog::RecordHandle handle, catalog::Record was, const record::SealView& seal,
                          arena::Place to);
   // `idle_only`: one look, for a chunk whose records all fit elsewhere.
-  Task<bool> EmptyAChunk(std::uint64_t record_bytes, Instant deadline, RoomFor whom, bool idle_only);
+  Task<bool> EmptyAChunk(const Request& request, bool idle_only);
   Task<bool> EmptyRange(memory::HeaderRange range, policy::QuotaGroups groups);
   // The seal of a record in memory, which borrows `trailer`; none where it is damaged: the record is lost
   // then.

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <vector>
@@ -38,6 +39,12 @@ class Arguments final {
     std::memcpy(to.data(), bytes_.data(), to.size());
     asm volatile("" ::: "memory");
     bytes_ = bytes_.subspan(to.size());
+  }
+  // The next bytes as a text, `most` or what is left.
+  std::string TakeText(std::size_t most = SIZE_MAX) {
+    std::string text(std::min(most, left()), '\0');
+    Take(std::as_writable_bytes(std::span(text)));
+    return text;
   }
   // Copies bytes that lie anywhere in the rest; offset + to.size() <= left().
   void CopyAt(std::size_t offset, std::span<std::byte> to) const {

@@ -108,17 +108,15 @@ Answer Calls::Fail(Session& session, const wire::Submission& call, const Status&
   return answer;
 }
 
-Task<Answer> Calls::Do(Session& session, const wire::Submission& call, CallStations& stations) {
+Task<Result<Answer>> Calls::Do(Session& session, const wire::Submission& call, CallStations& stations) {
   // A client's number may be any: none before the clock's begin, which would be too far off to count from.
   const Instant deadline{std::max<std::int64_t>(call.deadline_ns, 0)};
-  const std::int64_t late_us = executor_.Now().UsSince(deadline);
+  const std::int64_t late_us = executor().Now().UsSince(deadline);
   if (late_us >= 0) {
-    Status late(Code::kTooLate, Text("the node took the call ", late_us, " us after its deadline"));
-    co_return Fail(session, call, late);
+    co_return Error(Code::kTooLate, Text("the node took the call ", late_us, " us after its deadline"));
   }
   if (Steers(call.op) && !session.own_user) {
-    Status denied(Code::kDenied, "steering a node is its own user's: run this command as the node's user");
-    co_return Fail(session, call, denied);
+    co_return Error(Code::kDenied, "steering a node is its own user's: run this command as the node's user");
   }
   switch (call.op) {
     case wire::Op::kAttach: co_return co_await Attach(session, call, stations);
@@ -137,17 +135,16 @@ Task<Answer> Calls::Do(Session& session, const wire::Submission& call, CallStati
     case wire::Op::kStatus: co_return co_await ReportStatus(session, call);
     case wire::Op::kDevice: co_return co_await ChangeDevice(session, call);
     case wire::Op::kSwitch: co_return co_await Turn(session, call);
-    case wire::Op::kMemory: co_return co_await Resize(session, call);
+    case wire::Op::kMemory: co_return co_await Resize(call);
     case wire::Op::kDropNamed: co_return co_await DropNamed(session, call, stations);
-    case wire::Op::kDrain: co_return co_await Drain(session, call);
+    case wire::Op::kDrain: co_return co_await Drain(call);
     case wire::Op::kIntroduce: co_return Introduce(session, call);
     case wire::Op::kNone: break;
   }
   const auto number = static_cast<std::uint16_t>(call.op);
-  Status unknown(number > wire::kLastOp ? Code::kMismatch : Code::kInvalid,
-                 Text("operation ", number, " is not known, the last one is ", wire::kLastOp,
-                      ": a later one is of a later release, bring the node up to that"));
-  co_return Fail(session, call, unknown);
+  co_return Error(number > wire::kLastOp ? Code::kMismatch : Code::kInvalid,
+                  Text("operation ", number, " is not known, the last one is ", wire::kLastOp,
+                       ": a later one is of a later release, bring the node up to that"));
 }
 
 // ---- lists of arguments ---------------------------------------------------------------------------------
@@ -279,6 +276,12 @@ Task<std::uint32_t> AddRuns(Executor&, std::vector<MatchRun>& runs, std::span<co
   co_return blocks;
 }
 
+// The answer to a call that says no more than that it was done.
+Result<Answer> Done(Status status) {
+  if (!status.ok()) return Error(std::move(status));
+  return Answer();
+}
+
 wire::ViewItem ItemOf(const store::ViewGrant& view) {
   const bool late = view.code == Code::kTooLate;
   return {
@@ -290,97 +293,93 @@ wire::ViewItem ItemOf(const store::ViewGrant& view) {
 
 }  // namespace
 
-Task<Answer> Calls::Attach(Session& session, const wire::Submission& call, CallStations& stations) {
+Task<Result<Answer>> Calls::Attach(Session& session, const wire::Submission& call, CallStations& stations) {
   Arguments arguments(ArgumentBytes(session, call));
   wire::AttachArgs head;
   if (arguments.left() < sizeof(head) || arguments.left() > sizeof(head) + wire::kMaxSpecBytes) {
-    Status wrong(Code::kInvalid, Text("a namespace list of ", arguments.left(), " bytes, the limit is ",
-                                      wire::kMaxSpecBytes));
-    co_return Fail(session, call, wrong);
+    co_return Error(Code::kInvalid, Text("a namespace list of ", arguments.left(), " bytes, the limit is ",
+                                         wire::kMaxSpecBytes));
   }
   arguments.Take(std::as_writable_bytes(std::span(&head, 1)));
   std::vector<std::byte> bytes(arguments.left());
   arguments.Take(bytes);
   if (head.spec_bytes != bytes.size()) {
-    Status wrong(Code::kInvalid,
-                 Text("a namespace list of ", head.spec_bytes, " bytes comes with ", bytes.size()));
-    co_return Fail(session, call, wrong);
+    co_return Error(Code::kInvalid,
+                    Text("a namespace list of ", head.spec_bytes, " bytes comes with ", bytes.size()));
   }
   if ((head.flags & ~wire::kAttachKnown) != 0) {
-    Status wrong(Code::kInvalid,
-                 Text("an attach has the flags ", head.flags, ", this node knows ", wire::kAttachKnown));
-    co_return Fail(session, call, wrong);
+    co_return Error(Code::kInvalid,
+                    Text("an attach has the flags ", head.flags, ", this node knows ", wire::kAttachKnown));
   }
   Result<NamespaceSpec> spec = wire::DecodeSpec(bytes);
-  if (!spec) co_return Fail(session, call, spec.error());
+  if (!spec) co_return Error(spec.error());
   // Who only asks for what is known claims no name of the cell, and neither does who is refused here.
-  const bool agrees = agree_ != nullptr && !spec->name.empty() && head.flags != wire::kAttachKnown;
+  const bool agrees = parts_.agree != nullptr && !spec->name.empty() && head.flags != wire::kAttachKnown;
   if (agrees) {
-    const Status refused = co_await store_.CheckAttach(*spec, session.caller);
-    if (!refused.ok()) co_return Fail(session, call, refused);
-    const Status agreed = co_await agree_(*spec, DeadlineOf(executor_, call));
-    if (!agreed.ok()) co_return Fail(session, call, agreed);
+    const Status refused = co_await parts_.store.namespaces().CheckAttach(*spec, session.caller);
+    if (!refused.ok()) co_return Error(refused);
+    const Status agreed = co_await parts_.agree(*spec, DeadlineOf(executor(), call));
+    if (!agreed.ok()) co_return Error(agreed);
   }
   const auto if_new = head.flags == wire::kAttachKnown ? store::IfNew::kRefuse : store::IfNew::kMake;
   Task<Result<store::Attached>> attaching =
-      store_.Attach(*spec, session.caller, if_new, DeadlineOf(executor_, call));
+      parts_.store.Attach(*spec, session.caller, if_new, DeadlineOf(executor(), call));
   Result<store::Attached> attached = Error(Code::kMiss, "");
   {
     const AtStation at(attaching.done() ? nullptr : &stations, Station::kJournal);
     attached = co_await attaching;
   }
-  if (agrees) co_await agreed_(*spec, attached.has_value(), DeadlineOf(executor_, call));
-  if (!attached) co_return Fail(session, call, attached.error());
+  if (agrees) co_await parts_.agreed(*spec, attached.has_value(), DeadlineOf(executor(), call));
+  if (!attached) co_return Error(attached.error());
   wire::AttachReply reply{.slot = attached->slot, .incarnation = attached->incarnation};
   co_return Reply(session, call, std::as_bytes(std::span(&reply, 1)), Answer());
 }
 
 Status Calls::UseNamespace(Session& session, std::uint32_t slot, std::uint64_t incarnation) {
-  Status status = store_.CheckNamespace(slot, incarnation);
+  Status status = parts_.store.CheckNamespace(slot, incarnation);
   if (!status.ok() || session.namespaces.test(slot)) return status;
   session.namespaces.set(slot);
-  store_.UseNamespace(session.caller, slot);
+  parts_.store.namespaces().Use(session.caller.owner, slot);
   return status;
 }
 
-Task<Answer> Calls::MatchRest(Session& session, const wire::Submission& call, CallStations& stations) {
+Task<Result<Answer>> Calls::MatchRest(Session& session, const wire::Submission& call,
+                                      CallStations& stations) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<BlockKey> keys;  // with the last that the index had, if the client sent it
   Result<store::MatchedPrompt> prompt =
       PromptOf(call, kPromptFlags | wire::kWithLast | wire::kWholeChain, call.b);
   Status status = prompt ? Status() : prompt.error();
-  if (status.ok()) status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", keys);
+  if (status.ok()) status = co_await TakeList<wire::KeyItem>(executor(), arguments, "keys", keys);
   if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
   const bool whole = (call.flags & wire::kWholeChain) != 0;
   const std::size_t known = whole ? call.a : (call.flags & wire::kWithLast) != 0 ? 1 : 0;
   if (status.ok() && (known > keys.size() || known > call.a))
     status = Status(Code::kInvalid, Text("a match of ", call.a, " blocks and ", keys.size(),
                                          " keys has no last key that matched"));
-  if (!status.ok()) co_return Fail(session, call, status);
+  if (!status.ok()) co_return Error(status);
   const std::span<const BlockKey> rest = std::span(keys).subspan(known);
   if (call.a > UINT32_MAX - rest.size()) {
-    Status wrong(Code::kInvalid, Text("a chain of more than ", UINT32_MAX, " blocks"));
-    co_return Fail(session, call, wrong);
+    co_return Error(Code::kInvalid, Text("a chain of more than ", UINT32_MAX, " blocks"));
   }
   const auto matched = static_cast<std::uint32_t>(call.a);
   store::Unmatched unmatched;
   Result<std::vector<MatchRun>> further =
       co_await FindRest(session, call.namespace_slot, matched, rest, &unmatched);
-  if (!further) co_return Fail(session, call, further.error());
+  if (!further) co_return Error(further.error());
   std::vector<MatchRun> runs;
-  std::uint32_t more = co_await AddRuns(executor_, runs, *further);
+  std::uint32_t more = co_await AddRuns(executor(), runs, *further);
   // Members are asked by the whole chain: what was dropped of it decides whether a block of theirs is taken.
-  if (remote_ != nullptr && session.on(store::Switch::kReads) && known == matched && more < rest.size() &&
-      remote_->MayHaveMore(call.namespace_slot, keys, known + more)) {
+  if (parts_.remote != nullptr && session.on(store::Switch::kReads) && known == matched &&
+      more < rest.size() && parts_.remote->MayHaveMore(call.namespace_slot, keys, known + more)) {
     const AtStation at(&stations, Station::kPeer);
-    more += co_await MatchRemote(call.namespace_slot, keys, known + more, DeadlineOf(executor_, call), runs);
+    more += co_await MatchRemote(call.namespace_slot, keys, known + more, DeadlineOf(executor(), call), runs);
   }
-  store_.NoteMisses(call.namespace_slot, rest, more, unmatched);
+  parts_.store.NoteMisses(call.namespace_slot, rest, more, unmatched);
   SetBlocks(*prompt, std::move(keys), known, known + more, std::uint64_t{matched} + more);
-  store_.NotePrompt(call.namespace_slot, std::move(*prompt));
+  parts_.store.NotePrompt(call.namespace_slot, std::move(*prompt));
   if (call.reply_bytes < sizeof(wire::MatchReply) + sizeof(wire::MatchRunItem)) {
-    Status wrong(Code::kInvalid, Text("a match's reply does not fit ", call.reply_bytes, " bytes"));
-    co_return Fail(session, call, wrong);
+    co_return Error(Code::kInvalid, Text("a match's reply does not fit ", call.reply_bytes, " bytes"));
   }
   co_return co_await ReplyRuns(session, call, std::move(runs), Answer());
 }
@@ -388,16 +387,17 @@ Task<Answer> Calls::MatchRest(Session& session, const wire::Submission& call, Ca
 Task<Result<std::vector<MatchRun>>> Calls::FindRest(const Session& session, std::uint32_t slot,
                                                     std::uint32_t matched, std::span<const BlockKey> rest,
                                                     store::Unmatched* unmatched) {
-  if (session.on(store::Switch::kReads)) co_return co_await store_.MatchRest(slot, matched, rest, unmatched);
-  store_.NoteSwitchedOff(rest.size());
+  if (session.on(store::Switch::kReads))
+    co_return co_await parts_.store.MatchRest(slot, matched, rest, unmatched);
+  parts_.store.NoteSwitchedOff(rest.size());
   co_return std::vector<MatchRun>();
 }
 
 Task<std::uint32_t> Calls::MatchRemote(std::uint32_t slot, std::span<const BlockKey> keys, std::size_t local,
                                        Instant deadline, std::vector<MatchRun>& runs) {
-  if (!store_.Serves(slot)) co_return 0;
-  const std::vector<MatchRun> remote = co_await remote_->Match(slot, keys, local, deadline);
-  co_return co_await AddRuns(executor_, runs, remote);
+  if (!parts_.store.Serves(slot)) co_return 0;
+  const std::vector<MatchRun> remote = co_await parts_.remote->Match(slot, keys, local, deadline);
+  co_return co_await AddRuns(executor(), runs, remote);
 }
 
 Task<Answer> Calls::ReplyRuns(Session& session, const wire::Submission& call, std::vector<MatchRun> runs,
@@ -417,15 +417,15 @@ Task<Answer> Calls::ReplyRuns(Session& session, const wire::Submission& call, st
   co_return answer;
 }
 
-Task<Answer> Calls::Hold(Session& session, const wire::Submission& call) {
+Task<Result<Answer>> Calls::Hold(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<BlockKey> chain;
   Status status = CheckLease(call.a);
   Result<store::MatchedPrompt> prompt = PromptOf(call, kPromptFlags, call.b >> wire::kNextTurnShift);
   if (status.ok() && !prompt) status = prompt.error();
-  if (status.ok()) status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", chain);
+  if (status.ok()) status = co_await TakeList<wire::KeyItem>(executor(), arguments, "keys", chain);
   if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
-  if (!status.ok()) co_return Fail(session, call, status);
+  if (!status.ok()) co_return Error(status);
   const auto hold_us = static_cast<std::int64_t>(call.a);
   // What the client saw in the index may be gone by now: then the whole chain is matched here and held.
   auto matched = static_cast<std::uint32_t>(std::min<std::uint64_t>(call.b & UINT32_MAX, chain.size()));
@@ -439,56 +439,56 @@ Task<Answer> Calls::Hold(Session& session, const wire::Submission& call) {
       store::Unmatched unmatched;
       Result<std::vector<MatchRun>> further =
           co_await FindRest(session, call.namespace_slot, matched, rest, &unmatched);
-      if (!further) co_return Fail(session, call, further.error());
-      const std::uint32_t more = co_await AddRuns(executor_, runs, *further);
-      store_.NoteMisses(call.namespace_slot, rest, more, unmatched);
+      if (!further) co_return Error(further.error());
+      const std::uint32_t more = co_await AddRuns(executor(), runs, *further);
+      parts_.store.NoteMisses(call.namespace_slot, rest, more, unmatched);
       matched += more;
     }
     Result<catalog::LeaseId> lease = 0;
     if (matched > 0)
-      lease =
-          co_await store_.Hold(session.caller, call.namespace_slot, std::span(chain).first(matched), hold_us);
+      lease = co_await parts_.store.Hold(session.caller, call.namespace_slot, std::span(chain).first(matched),
+                                         hold_us);
     if (lease) {
       SetBlocks(*prompt, std::move(chain), in_index, matched, matched);
-      store_.NotePrompt(call.namespace_slot, std::move(*prompt));
+      parts_.store.NotePrompt(call.namespace_slot, std::move(*prompt));
       if (matched == 0) co_return Answer();
       co_return co_await ReplyRuns(session, call, std::move(runs), Answer{.a = *lease, .b = matched});
     }
-    if (lease.error().code() != Code::kMiss) co_return Fail(session, call, lease.error());
+    if (lease.error().code() != Code::kMiss) co_return Error(lease.error());
     matched = 0;
   }
   co_return Answer();
 }
 
-Task<Answer> Calls::Acquire(Session& session, const wire::Submission& call, CallStations& stations) {
+Task<Result<Answer>> Calls::Acquire(Session& session, const wire::Submission& call, CallStations& stations) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<catalog::BlockName> blocks;
   Status status = CheckLease(call.a);
-  if (status.ok()) status = co_await TakeList<wire::BlockItem>(executor_, arguments, "blocks", blocks);
+  if (status.ok()) status = co_await TakeList<wire::BlockItem>(executor(), arguments, "blocks", blocks);
   if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
   if (status.ok() && blocks.size() * sizeof(wire::ViewItem) > call.reply_bytes)
     status = Status(Code::kInvalid, Text("views of ", blocks.size(), " blocks do not fit the reply's ",
                                          call.reply_bytes, " bytes"));
-  if (!status.ok()) co_return Fail(session, call, status);
+  if (!status.ok()) co_return Error(status);
   if (!session.on(store::Switch::kReads)) {
     const std::vector<wire::ViewItem> none(blocks.size(), ItemOf(store::ViewGrant()));
     co_return Reply(session, call, std::as_bytes(std::span(none)), Answer());
   }
   const auto lease_us = static_cast<std::int64_t>(call.a);
   const auto worth_us = static_cast<std::int64_t>(std::min<std::uint64_t>(call.b, kNoWorthLimit));
-  const Instant deadline = DeadlineOf(executor_, call);
+  const Instant deadline = DeadlineOf(executor(), call);
   std::int64_t left_us = worth_us;  // for what others have, and then for what the lower tier has
   std::vector<store::RemoteMiss> misses;
-  if (remote_ != nullptr && store_.Serves(call.namespace_slot)) {
+  if (parts_.remote != nullptr && parts_.store.Serves(call.namespace_slot)) {
     const Instant worth =
-        worth_us == kNoWorthLimit ? deadline : std::min(deadline, executor_.Now().PlusUs(worth_us));
+        worth_us == kNoWorthLimit ? deadline : std::min(deadline, executor().Now().PlusUs(worth_us));
     const AtStation at(&stations, Station::kPeer);
-    misses = co_await remote_->Bring(call.namespace_slot, blocks, worth);
-    left_us = std::max<std::int64_t>(worth.UsSince(executor_.Now()), 0);
+    misses = co_await parts_.remote->Bring(call.namespace_slot, blocks, worth);
+    left_us = std::max<std::int64_t>(worth.UsSince(executor().Now()), 0);
   }
-  Result<store::AcquireGrant> grant = co_await store_.Acquire(session.caller, call.namespace_slot, blocks,
-                                                              lease_us, deadline, left_us, &stations);
-  if (!grant) co_return Fail(session, call, grant.error());
+  Result<store::AcquireGrant> grant = co_await parts_.store.Acquire(
+      session.caller, call.namespace_slot, blocks, lease_us, deadline, left_us, &stations);
+  if (!grant) co_return Error(grant.error());
   for (const store::RemoteMiss& miss : misses) {
     store::ViewGrant& view = grant->views[miss.at];
     if (view.code == Code::kMiss) view = {.code = miss.code, .ready_in_us = miss.ready_in_us};
@@ -503,10 +503,6 @@ Task<Answer> Calls::Acquire(Session& session, const wire::Submission& call, Call
   co_return Answer{.reply_bytes = static_cast<std::uint32_t>(reply_bytes),
                    .a = grant->lease,
                    .b = static_cast<std::uint64_t>(grant->ends.ns)};
-}
-
-bool Calls::MayBring(std::uint32_t slot, std::span<const catalog::BlockName> blocks) const {
-  return remote_ != nullptr && store_.Serves(slot) && remote_->Found(slot, blocks);
 }
 
 std::optional<catalog::LeaseId> Calls::AcquireAtOnce(Session& session, std::uint32_t slot,
@@ -531,11 +527,12 @@ std::optional<catalog::LeaseId> Calls::AcquireAtOnce(Session& session, std::uint
       !UseNamespace(session, slot, incarnation).ok())
     return std::nullopt;
   std::array<store::ViewGrant, store::kAtOnce> grants;
-  const auto lease = store_.AcquireAtOnce(session.caller, slot, blocks, lease_us, grants);
+  const auto lease = parts_.store.AcquireAtOnce(session.caller, slot, blocks, lease_us, grants);
   if (!lease) return std::nullopt;
   const auto missed = [](const store::ViewGrant& grant) { return grant.code == Code::kMiss; };
-  if (remote_ != nullptr && std::ranges::any_of(std::span(grants).first(blocks.size()), missed) &&
-      MayBring(slot, blocks)) {
+  // Some of these may have been found elsewhere lately.
+  if (parts_.remote != nullptr && std::ranges::any_of(std::span(grants).first(blocks.size()), missed) &&
+      parts_.store.Serves(slot) && parts_.remote->Found(slot, blocks)) {
     if (*lease != 0) ReleaseAtOnce(session.caller, *lease);
     return std::nullopt;
   }
@@ -545,14 +542,14 @@ std::optional<catalog::LeaseId> Calls::AcquireAtOnce(Session& session, std::uint
 
 // One that has ended already is nobody's loss.
 void Calls::ReleaseAtOnce(const catalog::Caller& caller, catalog::LeaseId lease) {
-  static_cast<void>(store_.ReleaseAtOnce(caller, lease));
+  static_cast<void>(parts_.store.ReleaseAtOnce(caller, lease));
 }
 
 std::optional<Answer> Calls::AcquireInStep(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   const std::size_t count = arguments.left() / sizeof(wire::BlockItem);
   if (count > store::kAtOnce || arguments.left() != count * sizeof(wire::BlockItem) ||
-      call.reply_bytes < count * sizeof(wire::ViewItem) || Instant{call.deadline_ns} <= executor_.Now())
+      call.reply_bytes < count * sizeof(wire::ViewItem) || Instant{call.deadline_ns} <= executor().Now())
     return std::nullopt;
   std::array<catalog::BlockName, store::kAtOnce> names;
   for (std::size_t i = 0; i < count; ++i) {
@@ -561,7 +558,7 @@ std::optional<Answer> Calls::AcquireInStep(Session& session, const wire::Submiss
     if (!Take(item, names[i]).ok()) return std::nullopt;
   }
   std::array<wire::ViewItem, store::kAtOnce> views;
-  const Instant ends = executor_.Now().PlusUs(static_cast<std::int64_t>(call.a));
+  const Instant ends = executor().Now().PlusUs(static_cast<std::int64_t>(call.a));
   const auto lease = AcquireAtOnce(session, call.namespace_slot, call.incarnation,
                                    std::span(names).first(count), static_cast<std::int64_t>(call.a), views);
   if (!lease) return std::nullopt;
@@ -569,23 +566,22 @@ std::optional<Answer> Calls::AcquireInStep(Session& session, const wire::Submiss
                Answer{.a = *lease, .b = static_cast<std::uint64_t>(ends.ns)});
 }
 
-Answer Calls::Release(Session& session, const wire::Submission& call) {
-  Status status = store_.Release(session.caller, call.a);
-  return status.ok() ? Answer() : Fail(session, call, status);
+Result<Answer> Calls::Release(const Session& session, const wire::Submission& call) {
+  return Done(parts_.store.Release(session.caller, call.a));
 }
 
-Task<Answer> Calls::Write(Session& session, const wire::Submission& call, CallStations& stations) {
+Task<Result<Answer>> Calls::Write(Session& session, const wire::Submission& call, CallStations& stations) {
   Arguments checksums{{}};
   std::vector<store::PartWrite> parts;
   // Kept until the write has let go of the bytes, though the session gives an area back meanwhile.
   std::vector<std::shared_ptr<memory::StagingArea>> read;
   Status status = co_await TakeWrites(session, read, call, checksums, parts);
   if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
-  if (!status.ok()) co_return Fail(session, call, status);
+  if (!status.ok()) co_return Error(status);
   std::vector<store::PartOutcome> outcomes;
   if (session.on(store::Switch::kWrites)) {
-    outcomes = co_await store_.Write(session.caller, call.namespace_slot, std::move(parts),
-                                     DeadlineOf(executor_, call), &stations);
+    outcomes = co_await parts_.store.Write(session.caller, call.namespace_slot, std::move(parts),
+                                           DeadlineOf(executor(), call), &stations);
   } else {
     const Status off(Code::kBusy, Text("writes of engine ", session.engine->name,
                                        " are off, `cistern admin writes on --engine` turns them on"));
@@ -610,137 +606,137 @@ Task<Answer> Calls::Write(Session& session, const wire::Submission& call, CallSt
   co_return Reply(session, call, reply, Answer{.a = outcomes.size()});
 }
 
-Task<Answer> Calls::EndPuts(Session& session, const wire::Submission& call) {
+Task<Result<Answer>> Calls::EndPuts(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<PutId> puts;
-  Status status = co_await TakeList<wire::PutIdItem>(executor_, arguments, "put ids", puts);
+  Status status = co_await TakeList<wire::PutIdItem>(executor(), arguments, "put ids", puts);
   if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
-  if (!status.ok()) co_return Fail(session, call, status);
+  if (!status.ok()) co_return Error(status);
   Task<Result<std::uint32_t>> ending = call.op == wire::Op::kPublish
-                                           ? store_.Publish(session.caller, call.namespace_slot, puts)
-                                           : store_.Abandon(session.caller, call.namespace_slot, puts);
+                                           ? parts_.store.Publish(session.caller, call.namespace_slot, puts)
+                                           : parts_.store.Abandon(session.caller, call.namespace_slot, puts);
   Result<std::uint32_t> count = co_await ending;
-  if (!count) co_return Fail(session, call, count.error());
+  if (!count) co_return Error(count.error());
   co_return Answer{.a = *count};
 }
 
-Task<Answer> Calls::Touch(Session& session, const wire::Submission& call) {
+Task<Result<Answer>> Calls::Touch(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<BlockKey> keys;
-  Status status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", keys);
+  Status status = co_await TakeList<wire::KeyItem>(executor(), arguments, "keys", keys);
   if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
-  if (!status.ok()) co_return Fail(session, call, status);
-  std::uint32_t touched = co_await store_.Touch(call.namespace_slot, keys, call.b);
+  if (!status.ok()) co_return Error(status);
+  std::uint32_t touched = co_await parts_.store.Touch(call.namespace_slot, keys, call.b);
   co_return Answer{.a = touched};
 }
 
-Task<Answer> Calls::Drop(Session& session, const wire::Submission& call, CallStations& stations) {
+Task<Result<Answer>> Calls::Drop(Session& session, const wire::Submission& call, CallStations& stations) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<BlockKey> keys;
-  Status status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", keys);
+  Status status = co_await TakeList<wire::KeyItem>(executor(), arguments, "keys", keys);
   if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
-  if (!status.ok()) co_return Fail(session, call, status);
+  if (!status.ok()) co_return Error(status);
   const Result<Dropped> dropped = co_await Drop({.what = DropRequest::What::kKeys,
                                                  .slot = call.namespace_slot,
                                                  .keys = keys,
-                                                 .deadline = DeadlineOf(executor_, call),
+                                                 .deadline = DeadlineOf(executor(), call),
                                                  .stations = &stations});
-  if (!dropped) co_return Fail(session, call, dropped.error());
+  if (!dropped) co_return Error(dropped.error());
   co_return Answer{.a = dropped->blocks};
 }
 
 Task<Result<Dropped>> Calls::Drop(DropRequest request) {
-  if (drop_ != nullptr) {
+  if (parts_.drop != nullptr) {
     const AtStation at(request.stations, Station::kPeer);
-    co_return co_await drop_(request);
+    co_return co_await parts_.drop(request);
   }
   if (request.what == DropRequest::What::kNamespace) {
     const AtStation at(request.stations, Station::kRemoval);
-    const auto dropped = co_await store_.DropNamespace(request.slot);
+    const auto dropped = co_await parts_.store.DropNamespace(request.slot);
     if (!dropped) co_return std::unexpected(dropped.error());
     co_return Dropped{dropped->first, dropped->second};
   }
   Task<Result<std::uint64_t>> dropping =
       request.what == DropRequest::What::kKeys
-          ? store_.Drop(request.slot, request.keys, request.stations)
-          : store_.EndConversation(request.slot, request.conversation, request.stations);
+          ? parts_.store.Drop(request.slot, request.keys, request.stations)
+          : parts_.store.EndConversation(request.slot, request.conversation, request.stations);
   const Result<std::uint64_t> dropped = co_await dropping;
   if (!dropped) co_return std::unexpected(dropped.error());
   co_return Dropped{.blocks = *dropped};
 }
 
-Task<Answer> Calls::DropNamespace(Session& session, const wire::Submission& call, CallStations& stations) {
+Task<Result<Answer>> Calls::DropNamespace(Session& session, const wire::Submission& call,
+                                          CallStations& stations) {
   Status status = UseNamespace(session, call.namespace_slot, call.incarnation);
-  if (!status.ok()) co_return Fail(session, call, status);
+  if (!status.ok()) co_return Error(status);
   const Result<Dropped> dropped = co_await Drop({.what = DropRequest::What::kNamespace,
                                                  .slot = call.namespace_slot,
-                                                 .deadline = DeadlineOf(executor_, call),
+                                                 .deadline = DeadlineOf(executor(), call),
                                                  .stations = &stations});
-  if (!dropped) co_return Fail(session, call, dropped.error());
+  if (!dropped) co_return Error(dropped.error());
   co_return Answer{.a = dropped->blocks, .b = dropped->incarnation};
 }
 
-Task<Answer> Calls::EndConversation(Session& session, const wire::Submission& call, CallStations& stations) {
+Task<Result<Answer>> Calls::EndConversation(Session& session, const wire::Submission& call,
+                                            CallStations& stations) {
   Status status = UseNamespace(session, call.namespace_slot, call.incarnation);
   if (status.ok() && call.b == 0) status = Status(Code::kInvalid, "conversation 0: that stands for none");
-  if (!status.ok()) co_return Fail(session, call, status);
+  if (!status.ok()) co_return Error(status);
   const Result<Dropped> dropped = co_await Drop({.what = DropRequest::What::kConversation,
                                                  .slot = call.namespace_slot,
                                                  .conversation = call.b,
-                                                 .deadline = DeadlineOf(executor_, call),
+                                                 .deadline = DeadlineOf(executor(), call),
                                                  .stations = &stations});
-  if (!dropped) co_return Fail(session, call, dropped.error());
+  if (!dropped) co_return Error(dropped.error());
   co_return Answer{.a = dropped->blocks};
 }
 
-Task<Answer> Calls::ReportBad(Session& session, const wire::Submission& call) {
+Task<Result<Answer>> Calls::ReportBad(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<catalog::BlockName> blocks;
-  Status status = co_await TakeList<wire::BlockItem>(executor_, arguments, "blocks", blocks);
+  Status status = co_await TakeList<wire::BlockItem>(executor(), arguments, "blocks", blocks);
   if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
-  if (status.ok()) status = co_await store_.ReportBad(call.namespace_slot, blocks);
-  if (!status.ok()) co_return Fail(session, call, status);
-  co_return Answer();
+  if (status.ok()) status = co_await parts_.store.ReportBad(call.namespace_slot, blocks);
+  co_return Done(status);
 }
 
-Task<Answer> Calls::ReportStatus(Session& session, const wire::Submission& call) {
+Task<Result<Answer>> Calls::ReportStatus(Session& session, const wire::Submission& call) {
   if (call.a == wire::kNodeStatus) {
-    const std::string text = co_await status_();
-    executor_.AddWork(text.size() / kTextPerTouch);
+    const std::string text = co_await parts_.status();
+    executor().AddWork(text.size() / kTextPerTouch);
     co_return Reply(session, call, std::as_bytes(std::span(text)), Answer());
   }
   if (call.a == wire::kHolders || call.a == wire::kExplanation) co_return co_await Inquire(session, call);
-  if (report_ == nullptr || call.a > wire::kCellList) {
-    Status unknown(
+  if (parts_.report == nullptr || call.a > wire::kCellList) {
+    co_return Error(
         Code::kMismatch,
         Text("status: ", call.a,
              " is no text that this node has: where a later release knows it, bring the node up to "
              "that"));
-    co_return Fail(session, call, unknown);
   }
-  const Result<ReportPage> page = co_await report_(call.a, call.b, call.reply_bytes);
-  if (!page) co_return Fail(session, call, page.error());
+  const Result<ReportPage> page = co_await parts_.report(call.a, call.b, call.reply_bytes);
+  if (!page) co_return Error(page.error());
   co_return Reply(session, call, std::as_bytes(std::span(page->text)), Answer{.b = page->next});
 }
 
-Task<Answer> Calls::Inquire(Session& session, const wire::Submission& call) {
+Task<Result<Answer>> Calls::Inquire(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   std::vector<BlockKey> keys;
-  Status status = co_await TakeList<wire::KeyItem>(executor_, arguments, "keys", keys);
+  Status status = co_await TakeList<wire::KeyItem>(executor(), arguments, "keys", keys);
   if (status.ok()) status = UseNamespace(session, call.namespace_slot, call.incarnation);
-  if (status.ok() && inquire_ == nullptr)
+  if (status.ok() && parts_.inquire == nullptr)
     status = Status(Code::kMiss, "cell: this node is in none; start it with --cell (docs/cell.md)");
   if (status.ok() && keys.empty()) status = Status(Code::kInvalid, "a chain of no keys");
-  if (!status.ok()) co_return Fail(session, call, status);
-  const Result<std::string> text = co_await inquire_({.explain = call.a == wire::kExplanation,
-                                                      .slot = call.namespace_slot,
-                                                      .chain = keys,
-                                                      .deadline = DeadlineOf(executor_, call)});
-  if (!text) co_return Fail(session, call, text.error());
+  if (!status.ok()) co_return Error(status);
+  const Result<std::string> text = co_await parts_.inquire({.explain = call.a == wire::kExplanation,
+                                                            .slot = call.namespace_slot,
+                                                            .chain = keys,
+                                                            .deadline = DeadlineOf(executor(), call)});
+  if (!text) co_return Error(text.error());
   co_return Reply(session, call, std::as_bytes(std::span(*text)), Answer{.b = wire::kReportEnds});
 }
 
-Task<Answer> Calls::ChangeDevice(Session& session, const wire::Submission& call) {
+Task<Result<Answer>> Calls::ChangeDevice(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   Status status;
   if (call.a != wire::kTakeOut && call.a != wire::kBringBack) {
@@ -748,18 +744,14 @@ Task<Answer> Calls::ChangeDevice(Session& session, const wire::Submission& call)
   } else if (arguments.left() < 1 || arguments.left() > wire::kMaxPathBytes) {
     status = Status(Code::kInvalid, Text("device: a path of ", arguments.left(), " bytes: paths have 1 to ",
                                          wire::kMaxPathBytes));
-  } else if (device_ == nullptr) {
+  } else if (parts_.device == nullptr) {
     status = Status(Code::kMiss, "device: this node has no flash");
   }
-  if (!status.ok()) co_return Fail(session, call, status);
-  std::string path(arguments.left(), '\0');
-  arguments.Take(std::as_writable_bytes(std::span(path)));
-  status = co_await device_(std::move(path), call.a == wire::kBringBack);
-  if (!status.ok()) co_return Fail(session, call, status);
-  co_return Answer();
+  if (!status.ok()) co_return Error(status);
+  co_return Done(co_await parts_.device(arguments.TakeText(), call.a == wire::kBringBack));
 }
 
-Task<Answer> Calls::Turn(Session& session, const wire::Submission& call) {
+Task<Result<Answer>> Calls::Turn(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   Status status;
   if ((call.a != wire::kReads && call.a != wire::kWrites) || call.b > 1 ||
@@ -770,71 +762,62 @@ Task<Answer> Calls::Turn(Session& session, const wire::Submission& call) {
     status = Status(Code::kInvalid, Text("switch: a name of ", arguments.left(),
                                          " bytes: names have at most ", wire::kMaxTargetBytes));
   }
-  if (!status.ok()) co_return Fail(session, call, status);
-  std::string target(arguments.left(), '\0');
-  arguments.Take(std::as_writable_bytes(std::span(target)));
+  if (!status.ok()) co_return Error(status);
+  std::string target = arguments.TakeText();
   const store::Switch which = call.a == wire::kReads ? store::Switch::kReads : store::Switch::kWrites;
   const bool on = call.b == 1, all = target.empty();
   Task<Result<std::uint32_t>> turning = (call.flags & wire::kOfEngine) != 0
                                             ? engines_.Turn(which, on, std::move(target))
-                                            : store_.Turn(which, on, std::move(target));
+                                            : parts_.store.Turn(which, on, std::move(target));
   const Result<std::uint32_t> turned = co_await turning;
-  if (!turned) co_return Fail(session, call, turned.error());
+  if (!turned) co_return Error(turned.error());
   // All on again are also the engines that were off by themselves.
   if (on && all) co_await engines_.TurnAllOn(which);
   co_return Answer{.a = *turned};
 }
 
-Answer Calls::Introduce(Session& session, const wire::Submission& call) {
+Result<Answer> Calls::Introduce(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
-  std::string name(std::min<std::size_t>(arguments.left(), wire::kMaxTargetBytes), '\0');
-  arguments.Take(std::as_writable_bytes(std::span(name)));
-  const Status status = engines_.Introduce(session, name);
-  return status.ok() ? Answer() : Fail(session, call, status);
+  return Done(engines_.Introduce(session, arguments.TakeText(wire::kMaxTargetBytes)));
 }
 
-Task<Answer> Calls::Resize(Session& session, const wire::Submission& call) {
-  if (resize_ == nullptr)
-    co_return Fail(session, call, Status(Code::kInvalid, "memory: this node's has one size"));
-  const Result<std::uint64_t> bytes = co_await resize_(call.a);
-  if (!bytes) co_return Fail(session, call, bytes.error());
+Task<Result<Answer>> Calls::Resize(const wire::Submission& call) {
+  if (parts_.resize == nullptr) co_return Error(Code::kInvalid, "memory: this node's has one size");
+  const Result<std::uint64_t> bytes = co_await parts_.resize(call.a);
+  if (!bytes) co_return Error(bytes.error());
   co_return Answer{.a = *bytes};
 }
 
-Task<Answer> Calls::Drain(Session& session, const wire::Submission& call) {
+Task<Result<Answer>> Calls::Drain(const wire::Submission& call) {
   if (call.a > wire::kForLeaving || (call.flags & ~wire::kThenStop) != 0) {
-    Status unknown(Code::kInvalid,
-                   Text("drain: ", call.a, " with the flags ", call.flags, " is nothing that is known"));
-    co_return Fail(session, call, unknown);
+    co_return Error(Code::kInvalid,
+                    Text("drain: ", call.a, " with the flags ", call.flags, " is nothing that is known"));
   }
-  if (drain_ == nullptr)
-    co_return Fail(session, call, Status(Code::kInvalid, "drain: this node is never out of service"));
+  if (parts_.drain == nullptr) co_return Error(Code::kInvalid, "drain: this node is never out of service");
   const auto us = static_cast<std::int64_t>(std::min(call.b, static_cast<std::uint64_t>(kMaxDeadlineUs)));
   const Status begun =
-      co_await drain_({.on = call.a != wire::kServe,
-                       .memory_goes = call.a == wire::kForReboot || call.a == wire::kForLeaving,
-                       .lower_tier_goes = call.a == wire::kForLeaving,
-                       .then_stop = (call.flags & wire::kThenStop) != 0,
-                       .deadline = executor_.Now().PlusUs(us)});
-  co_return begun.ok() ? Answer() : Fail(session, call, begun);
+      co_await parts_.drain({.on = call.a != wire::kServe,
+                             .memory_goes = call.a == wire::kForReboot || call.a == wire::kForLeaving,
+                             .lower_tier_goes = call.a == wire::kForLeaving,
+                             .then_stop = (call.flags & wire::kThenStop) != 0,
+                             .deadline = executor().Now().PlusUs(us)});
+  co_return Done(begun);
 }
 
-Task<Answer> Calls::DropNamed(Session& session, const wire::Submission& call, CallStations& stations) {
+Task<Result<Answer>> Calls::DropNamed(Session& session, const wire::Submission& call,
+                                      CallStations& stations) {
   Arguments arguments(ArgumentBytes(session, call));
   if (arguments.left() < 1 || arguments.left() > wire::kMaxTargetBytes) {
-    Status status(Code::kInvalid, Text("drop: a namespace's name of ", arguments.left(),
-                                       " bytes: names have 1 to ", wire::kMaxTargetBytes));
-    co_return Fail(session, call, status);
+    co_return Error(Code::kInvalid, Text("drop: a namespace's name of ", arguments.left(),
+                                         " bytes: names have 1 to ", wire::kMaxTargetBytes));
   }
-  std::string target(arguments.left(), '\0');
-  arguments.Take(std::as_writable_bytes(std::span(target)));
-  const Result<std::uint32_t> slot = co_await store_.FindNamespace(std::move(target));
-  if (!slot) co_return Fail(session, call, slot.error());
+  const Result<std::uint32_t> slot = co_await parts_.store.namespaces().Find(arguments.TakeText());
+  if (!slot) co_return Error(slot.error());
   const Result<Dropped> dropped = co_await Drop({.what = DropRequest::What::kNamespace,
                                                  .slot = *slot,
-                                                 .deadline = DeadlineOf(executor_, call),
+                                                 .deadline = DeadlineOf(executor(), call),
                                                  .stations = &stations});
-  if (!dropped) co_return Fail(session, call, dropped.error());
+  if (!dropped) co_return Error(dropped.error());
   co_return Answer{.a = dropped->blocks};
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/task.h"
 #include "cistern/store.h"
+#include "io/loop.h"
 #include "server/arguments.h"
 #include "server/parts.h"
 #include "server/session.h"
@@ -30,29 +31,16 @@ struct Answer {
 class Calls final {
  public:
   // Borrows what the parts borrow, and the engines.
-  Calls(Executor& executor, const ServerParts& parts, Engines& engines)
-      : executor_(executor),
-        store_(parts.store),
-        engines_(engines),
-        status_(parts.status),
-        device_(parts.device),
-        report_(parts.report),
-        drop_(parts.drop),
-        resize_(parts.resize),
-        remote_(parts.remote),
-        drain_(parts.drain),
-        inquire_(parts.inquire),
-        agree_(parts.agree),
-        agreed_(parts.agreed) {}
-  Executor& executor() const { return executor_; }
+  Calls(const ServerParts& parts, Engines& engines) : parts_(parts), engines_(engines) {}
+  Executor& executor() const { return parts_.loop.executor(); }
 
   // Whether the entry's argument and reply ranges lie in the argument area: an entry whose ranges do not is
   // forged. The first thing to be asked.
   static bool InArea(const wire::Submission& call);
 
   // Does the call. The session and what it waits for stay until the task has ended. Whatever is wrong with
-  // the call is its answer.
-  Task<Answer> Do(Session& session, const wire::Submission& call, CallStations& stations);
+  // the call is its error, which Fail makes an answer.
+  Task<Result<Answer>> Do(Session& session, const wire::Submission& call, CallStations& stations);
 
   // The answer to an acquire that takes no more than this step: its blocks are all in memory. None for
   // another, and for one with something wrong: nothing was done then, and Do is asked.
@@ -69,67 +57,54 @@ class Calls final {
   static Answer Fail(Session& session, const wire::Submission& call, const Status& why);
 
  private:
-  Task<Answer> Attach(Session& session, const wire::Submission& call, CallStations& stations);
+  Task<Result<Answer>> Attach(Session& session, const wire::Submission& call, CallStations& stations);
   // kMiss where the call's namespace is not attached; the session uses it otherwise.
   Status UseNamespace(Session& session, std::uint32_t slot, std::uint64_t incarnation);
-  Task<Answer> MatchRest(Session& session, const wire::Submission& call, CallStations& stations);
+  Task<Result<Answer>> MatchRest(Session& session, const wire::Submission& call, CallStations& stations);
   // What others have behind the `local` blocks of a chain, of which `keys` are all; `runs` get it, and how
   // many blocks it is.
   Task<std::uint32_t> MatchRemote(std::uint32_t slot, std::span<const BlockKey> keys, std::size_t local,
                                   Instant deadline, std::vector<MatchRun>& runs);
-  Task<Answer> Hold(Session& session, const wire::Submission& call);
+  Task<Result<Answer>> Hold(Session& session, const wire::Submission& call);
   // A match's reply with `runs`, as far as there is room for them.
   Task<Answer> ReplyRuns(Session& session, const wire::Submission& call, std::vector<MatchRun> runs,
                          Answer answer);
-  Task<Answer> Acquire(Session& session, const wire::Submission& call, CallStations& stations);
-  // Whether some of the blocks were found elsewhere lately.
-  bool MayBring(std::uint32_t slot, std::span<const catalog::BlockName> blocks) const;
+  Task<Result<Answer>> Acquire(Session& session, const wire::Submission& call, CallStations& stations);
   std::optional<catalog::LeaseId> AcquireAtOnce(Session& session, std::uint32_t slot,
                                                 std::uint64_t incarnation,
                                                 std::span<const catalog::BlockName> blocks,
                                                 std::int64_t lease_us, std::span<wire::ViewItem> views);
-  Answer Release(Session& session, const wire::Submission& call);
-  Task<Answer> Write(Session& session, const wire::Submission& call, CallStations& stations);
-  Task<Answer> EndPuts(Session& session, const wire::Submission& call);
-  Task<Answer> Touch(Session& session, const wire::Submission& call);
-  Task<Answer> Drop(Session& session, const wire::Submission& call, CallStations& stations);
-  Task<Answer> DropNamespace(Session& session, const wire::Submission& call, CallStations& stations);
-  Task<Answer> EndConversation(Session& session, const wire::Submission& call, CallStations& stations);
+  Result<Answer> Release(const Session& session, const wire::Submission& call);
+  Task<Result<Answer>> Write(Session& session, const wire::Submission& call, CallStations& stations);
+  Task<Result<Answer>> EndPuts(Session& session, const wire::Submission& call);
+  Task<Result<Answer>> Touch(Session& session, const wire::Submission& call);
+  Task<Result<Answer>> Drop(Session& session, const wire::Submission& call, CallStations& stations);
+  Task<Result<Answer>> DropNamespace(Session& session, const wire::Submission& call, CallStations& stations);
+  Task<Result<Answer>> EndConversation(Session& session, const wire::Submission& call,
+                                       CallStations& stations);
   // By the store, or by who does drops that concern more than this node.
   Task<Result<Dropped>> Drop(DropRequest request);
-  Task<Answer> ReportBad(Session& session, const wire::Submission& call);
-  Task<Answer> ReportStatus(Session& session, const wire::Submission& call);
-  Task<Answer> Inquire(Session& session, const wire::Submission& call);
-  Task<Answer> ChangeDevice(Session& session, const wire::Submission& call);
-  Task<Answer> Turn(Session& session, const wire::Submission& call);
-  Answer Introduce(Session& session, const wire::Submission& call);
+  Task<Result<Answer>> ReportBad(Session& session, const wire::Submission& call);
+  Task<Result<Answer>> ReportStatus(Session& session, const wire::Submission& call);
+  Task<Result<Answer>> Inquire(Session& session, const wire::Submission& call);
+  Task<Result<Answer>> ChangeDevice(Session& session, const wire::Submission& call);
+  Task<Result<Answer>> Turn(Session& session, const wire::Submission& call);
+  Result<Answer> Introduce(Session& session, const wire::Submission& call);
   // The store's MatchRest where reads are on for the session's engine; otherwise nothing, and it is counted.
   Task<Result<std::vector<MatchRun>>> FindRest(const Session& session, std::uint32_t slot,
                                                std::uint32_t matched, std::span<const BlockKey> rest,
                                                store::Unmatched* unmatched);
-  Task<Answer> Resize(Session& session, const wire::Submission& call);
-  Task<Answer> DropNamed(Session& session, const wire::Submission& call, CallStations& stations);
-  Task<Answer> Drain(Session& session, const wire::Submission& call);
+  Task<Result<Answer>> Resize(const wire::Submission& call);
+  Task<Result<Answer>> DropNamed(Session& session, const wire::Submission& call, CallStations& stations);
+  Task<Result<Answer>> Drain(const wire::Submission& call);
 
   // The parts of a write, a slice a step; they borrow from the areas that are added to `read`.
   Task<Status> TakeWrites(Session& session, std::vector<std::shared_ptr<memory::StagingArea>>& read,
                           const wire::Submission& call, Arguments& arguments,
                           std::vector<store::PartWrite>& parts);
 
-  Executor& executor_;
-  store::BlockStore& store_;
+  const ServerParts parts_;
   Engines& engines_;
-  // As ServerParts has them.
-  decltype(ServerParts::status) status_;
-  decltype(ServerParts::device) device_;
-  decltype(ServerParts::report) report_;
-  decltype(ServerParts::drop) drop_;
-  decltype(ServerParts::resize) resize_;
-  store::RemoteBlocks* const remote_;
-  decltype(ServerParts::drain) drain_;
-  decltype(ServerParts::inquire) inquire_;
-  decltype(ServerParts::agree) agree_;
-  decltype(ServerParts::agreed) agreed_;
 };
 
 }  // namespace cistern::server

@@ -74,22 +74,19 @@ std::uint32_t MaxSessions(std::uint64_t memory_bytes) {
 
 Sessions::Sessions(const ServerParts& parts, const ServerOptions& options, ServerCounters& counters,
                    CallTimes& times)
-    : loop_(parts.loop),
-      store_(parts.store),
-      log_(parts.log),
-      parts_(parts),
+    : parts_(parts),
       options_(options),
       counters_(counters),
       times_(times),
       engines_(parts.loop.executor()),
-      calls_(parts.loop.executor(), parts, engines_),
+      calls_(parts, engines_),
       background_(parts.movers),
       staging_(background_, options.staging_budget_bytes),
       lanes_(parts.lanes),
       door_(lanes_.Make()),
       touches_(parts.loop.executor(), parts.store, counters),
       tasks_(parts.loop.executor()) {
-  loop_.AddPoller(*this);
+  parts_.loop.AddPoller(*this);
 }
 
 Sessions::~Sessions() {
@@ -257,7 +254,7 @@ Task<Result<std::unique_ptr<Session>>> Sessions::Build(Peer peer, OwnerToken own
   if (!wait) co_return Error(Code::kBusy, std::string(wait.error().message()));
   session->client_wait = std::move(*wait);
   session->ring.SetCoreSleeps(true);
-  session->ring.SetHasLower(store_.tier() != nullptr || parts_.remote != nullptr);
+  session->ring.SetHasLower(parts_.store.tier() != nullptr || parts_.remote != nullptr);
   session->ring.SetTakesChain(parts_.remote != nullptr);
   session->ring.SetTakesStagingBack();
   session->ring.SetTakesLast();
@@ -271,20 +268,20 @@ Status Sessions::Open(Session& session, Fd socket, Fd process) {
   session.process = std::move(process);
   session.ring.SetClocks(SystemClock().Now(), BootClock().Now());
   Result<io::FdWatch> watch =
-      loop_.Watch(session.socket.get(), io::WatchMode::kEdge,
-                  [this, &session](std::uint32_t events) { OnSocket(session, events); });
+      parts_.loop.Watch(session.socket.get(), io::WatchMode::kEdge,
+                        [this, &session](std::uint32_t events) { OnSocket(session, events); });
   if (!watch) return std::move(watch.error());
   session.socket_watch = std::move(*watch);
   if (session.process.valid()) {
-    watch = loop_.Watch(session.process.get(), io::WatchMode::kEdge, [this, &session](std::uint32_t) {
+    watch = parts_.loop.Watch(session.process.get(), io::WatchMode::kEdge, [this, &session](std::uint32_t) {
       End(session, LogLevel::kDebug, "its process ended");
     });
     if (!watch) return std::move(watch.error());
     session.process_watch = std::move(*watch);
   }
   // Edge: the eventfd need not be read, so whatever the client did to it cannot hold the core.
-  watch = loop_.Watch(session.core_event.get(), io::WatchMode::kEdge,
-                      [this, &session](std::uint32_t) { Activate(session); });
+  watch = parts_.loop.Watch(session.core_event.get(), io::WatchMode::kEdge,
+                            [this, &session](std::uint32_t) { Activate(session); });
   if (!watch) return std::move(watch.error());
   session.event_watch = std::move(*watch);
   return Status();
@@ -402,7 +399,8 @@ Task<void> Sessions::Serve(Session& session, wire::Submission call) {
     counters_.calls_refused++;
     answer = Calls::Fail(session, call, Status(Code::kGone, "the node is going down"));
   } else {
-    answer = co_await calls_.Do(session, call, stations);
+    const Result<Answer> done = co_await calls_.Do(session, call, stations);
+    answer = done ? *done : Calls::Fail(session, call, done.error());
     if (answer.code == Code::kInvalid) counters_.calls_refused++;
   }
   const Instant ended = executor().Now();
@@ -424,8 +422,8 @@ void Sessions::NoteSlow(const Session& session, const wire::Submission& call, Co
                 .session = session.caller.session,
                 .process = static_cast<std::uint64_t>(session.pid)};
   if (session.engine != nullptr) slow.engine = session.engine->name;
-  if (store_.CheckNamespace(call.namespace_slot, call.incarnation).ok())
-    slow.namespace_fingerprint = store_.FingerprintAt(call.namespace_slot);
+  if (parts_.store.CheckNamespace(call.namespace_slot, call.incarnation).ok())
+    slow.namespace_fingerprint = parts_.store.FingerprintAt(call.namespace_slot);
   parts_.slow_calls->Note(std::move(slow));
 }
 
@@ -528,9 +526,9 @@ void Sessions::End(Session& session, LogLevel level, std::string why) {
   TakeCountsOf(session);
   session.ended = true;
   session.ring.SetEnded();
-  log_.Log(level, "session ", session.caller.session, " of process ", session.pid,
-           session.engine == nullptr ? std::string() : Text(" of engine ", session.engine->name),
-           " ends: ", why);
+  parts_.log.Log(level, "session ", session.caller.session, " of process ", session.pid,
+                 session.engine == nullptr ? std::string() : Text(" of engine ", session.engine->name),
+                 " ends: ", why);
   engines_.Leave(session);
   session.socket_watch.End();
   session.process_watch.End();
@@ -559,10 +557,10 @@ Task<void> Sessions::Remove(Session& session) {
   // Asked each time: the others of the owner may end while this one's calls do.
   const auto last_of_owner = [&] { return !owners_.contains(session.caller.owner); };
   const bool busy = session.tasks > 0;
-  co_await store_.SessionEnded(session.caller, last_of_owner());
+  co_await parts_.store.SessionEnded(session.caller, last_of_owner());
   while (session.tasks > 0) co_await session.idle.Wait();
   // A call that was in flight may have taken a lease or left a put since, also before the first look ended.
-  if (busy) co_await store_.SessionEnded(session.caller, last_of_owner());
+  if (busy) co_await parts_.store.SessionEnded(session.caller, last_of_owner());
   std::erase(active_, &session);
   touches_.Forget(session);
   const OwnerToken owner = session.caller.owner;
@@ -572,7 +570,7 @@ Task<void> Sessions::Remove(Session& session) {
   sessions_.erase(session.caller.session);
   // Others of the owner that have ended may still have calls in flight.
   if (std::ranges::none_of(sessions_, [&](const auto& one) { return one.second->caller.owner == owner; }))
-    store_.OwnerEnded(owner);
+    parts_.store.namespaces().OwnerEnded(owner);
   counters_.sessions = sessions_.size();
   counters_.staging_bytes = staging_.used_bytes();
   empty_.Pulse();

@@ -65,7 +65,7 @@ class Sessions final : private io::Poller {
   bool empty() const { return sessions_.empty() && making_ == 0; }
   const Engines& engines() const { return engines_; }
   Closer& closer() { return closer_; }
-  Executor& executor() const { return loop_.executor(); }
+  Executor& executor() const { return parts_.loop.executor(); }
 
  private:
   // Of one poll, so that it stays within a core step and nobody waits for one who submits a lot.
@@ -118,9 +118,6 @@ class Sessions final : private io::Poller {
   void Glance(Instant now);
   void Deactivate(std::size_t at);
 
-  io::Loop& loop_;
-  store::BlockStore& store_;
-  Logger& log_;
   const ServerParts parts_;
   const ServerOptions options_;
   ServerCounters& counters_;

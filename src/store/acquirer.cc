@@ -16,7 +16,27 @@ namespace {
 
 constexpr std::uint32_t kAtOnceTouches = 3 * kAtOnce;  // which leaves room for the lease
 
+// Of a record in memory.
+ViewGrant ViewOf(const catalog::Record& record) {
+  return {
+      .code = Code::kOk, .place = record.place, .bytes = record.body_bytes, .generation = record.generation};
+}
+
 }  // namespace
+
+Acquirer::Acquisition::Acquisition(std::size_t blocks) {
+  views.reserve(blocks);
+  references.reserve(blocks);
+  bytes.reserve(blocks);
+  leased.reserve(blocks);
+}
+
+void Acquirer::Acquisition::Lease(std::size_t block, residency::RecordReference reference,
+                                  std::uint64_t record_bytes) {
+  references.push_back(std::move(reference));
+  bytes.push_back(record_bytes);
+  leased.push_back(block);
+}
 
 Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32_t slot,
                                              std::span<const catalog::BlockName> blocks,
@@ -33,25 +53,24 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
     context_.counters.busy.Add();
     co_return std::unexpected(std::move(room));
   }
-  AcquireGrant grant;
-  grant.views.reserve(blocks.size());
-  std::vector<residency::RecordReference> references;
-  std::vector<std::uint64_t> bytes;  // of memory, that each keeps
-  std::vector<std::size_t> views;    // the view of each
-  references.reserve(blocks.size());
-  bytes.reserve(blocks.size());
-  views.reserve(blocks.size());
-  std::vector<PendingView> pending;
+  Acquisition call(blocks.size());
   const Instant worth =
       worth_us == kNoWorthLimit ? deadline : std::min(deadline, context_.clock.Now().PlusUs(worth_us));
-  const std::uint64_t now_s = context_.catalog.NowS();
   const std::uint32_t cuts = context_.forest.cuts();
+  co_await Find(tree, blocks, deadline, worth, stations, &call);
+  co_await AwaitFetches(blocks, worth, stations, &call);
+  co_return co_await Grant(caller, lease_us, cuts, &call);
+}
+
+Task<void> Acquirer::Find(catalog::TreeId tree, std::span<const catalog::BlockName> blocks, Instant deadline,
+                          Instant worth, CallStations* stations, Acquisition* call) {
+  const std::uint64_t now_s = context_.catalog.NowS();
   std::array<catalog::BlockId, catalog::Catalog::kFoundAhead> ahead;
   std::uint64_t kept = 0;           // of memory, once what is fetched is there
   std::uint64_t found_in_step = 0;  // a record found in an earlier step may have left since
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (context_.steps.Spent()) co_await Yield();
-    ViewGrant& view = grant.views.emplace_back();
+    ViewGrant& view = call->views.emplace_back();
     if (i % catalog::Catalog::kFoundAhead == 0) {
       context_.catalog.FindAhead(tree, blocks.subspan(i), ahead);
       found_in_step = context_.steps.step();
@@ -76,12 +95,12 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
         // From then on it is known what its blocks are worth; this one is looked for again.
         context_.forest.Fold(record);
         co_await prompts_.TakeInAtRead(tree, blocks[i].key);
-        grant.views.pop_back();
+        call->views.pop_back();
         --i;
         continue;
       }
       PendingView one{.index = i};
-      if (StartFetch(blocks[i], record, worth, &kept, &one, &view)) pending.push_back(std::move(one));
+      if (StartFetch(blocks[i], record, worth, &kept, &one, &view)) call->pending.push_back(std::move(one));
       continue;
     }
     const catalog::RecordHandle handle = context_.catalog.HandleOf(record);
@@ -96,45 +115,52 @@ Task<Result<AcquireGrant>> Acquirer::Acquire(catalog::Caller caller, std::uint32
       const bool sound = co_await verifier_.Verify(handle);
       if (!sound || !context_.catalog.Lives(handle) || !context_.forest.record(record).in_memory()) continue;
     }
-    const catalog::Record& r = context_.forest.record(record);
-    references.push_back(std::move(reference));
-    bytes.push_back(context_.slots.SlotBytes(r.place));
-    kept += bytes.back();
-    views.push_back(i);
-    view = {.code = Code::kOk, .place = r.place, .bytes = r.body_bytes, .generation = r.generation};
+    view = ViewOf(context_.forest.record(record));
+    const std::uint64_t bytes = context_.slots.SlotBytes(view.place);
+    kept += bytes;
+    call->Lease(i, std::move(reference), bytes);
   }
-  for (PendingView& one : pending) {
+}
+
+Task<void> Acquirer::AwaitFetches(std::span<const catalog::BlockName> blocks, Instant worth,
+                                  CallStations* stations, Acquisition* call) {
+  for (PendingView& one : call->pending) {
     if (context_.steps.Spent()) co_await Yield();
-    ViewGrant& view = grant.views[one.index];
-    std::uint64_t its = 0;
-    const Status status = co_await Await(one, blocks[one.index].key, worth, &view, &its, stations);
+    ViewGrant& view = call->views[one.index];
+    std::uint64_t bytes = 0;
+    const Status status = co_await Await(one, blocks[one.index].key, worth, &view, &bytes, stations);
     if (status.ok()) {
-      references.push_back(std::move(one.reference));
-      bytes.push_back(its);
-      views.push_back(one.index);
+      call->Lease(one.index, std::move(one.reference), bytes);
       continue;
     }
     view.code = status.code();
     one.reference.Drop();
   }
+}
+
+Task<Result<AcquireGrant>> Acquirer::Grant(const catalog::Caller& caller, std::int64_t lease_us,
+                                           std::uint32_t cuts, Acquisition* call) {
   // Meanwhile other callers may have taken the room, and what was found may have been lost.
-  const Result<std::uint64_t> granted = co_await residents_.CheckGrant(caller.owner, references, bytes, cuts);
-  if (!granted) {
+  std::vector<residency::RecordReference>& references = call->references;
+  const Result<std::uint64_t> bytes =
+      co_await residents_.CheckGrant(caller.owner, references, call->bytes, cuts);
+  if (!bytes) {
     for (residency::RecordReference& reference : references) {
       if (context_.steps.Spent()) co_await Yield();
       reference.Drop();
     }
     context_.counters.busy.Add();
-    co_return std::unexpected(granted.error());
+    co_return Error(bytes.error());
   }
   for (std::size_t i = 0; i < references.size(); ++i) {
-    if (!references[i].holds()) grant.views[views[i]] = {.code = Code::kMiss};
+    if (!references[i].holds()) call->views[call->leased[i]] = {.code = Code::kMiss};
   }
   std::erase_if(references, [](const residency::RecordReference& reference) { return !reference.holds(); });
+  AcquireGrant grant{.views = std::move(call->views)};
   if (references.empty()) co_return grant;
   context_.counters.leases_granted.Add();
   grant.ends = context_.clock.Now().PlusUs(std::min(lease_us, kMaxLeaseUs));
-  grant.lease = context_.leases.Add(caller, residency::DetachAll(references), *granted, grant.ends);
+  grant.lease = context_.leases.Add(caller, residency::DetachAll(references), *bytes, grant.ends);
   co_return grant;
 }
 
@@ -176,9 +202,8 @@ std::optional<catalog::LeaseId> Acquirer::AcquireAtOnce(const catalog::Caller& c
     if (records[i] == catalog::kNoId) continue;
     residents_.AddReference(records[i]);
     leased.push_back(context_.catalog.HandleOf(records[i]));
-    const catalog::Record& r = context_.forest.record(records[i]);
-    bytes += context_.slots.SlotBytes(r.place);
-    views[i] = {.code = Code::kOk, .place = r.place, .bytes = r.body_bytes, .generation = r.generation};
+    views[i] = ViewOf(context_.forest.record(records[i]));
+    bytes += context_.slots.SlotBytes(views[i].place);
   }
   if (leased.empty()) return 0;
   // The long way ends leases that are due, and says which bound it is.
@@ -314,13 +339,11 @@ Task<Status> Acquirer::Await(const PendingView& pending, const BlockKey& key, In
   }
   // Of a record that was not in memory, only what was read has the key.
   if (r.key != key) co_return Status(Code::kMiss, "acquire: it went meanwhile");
-  *view =
-      r.in_memory()
-          ? ViewGrant{.code = Code::kOk, .place = r.place, .bytes = r.body_bytes, .generation = r.generation}
-          : ViewGrant{.code = Code::kOk,
-                      .place = copy->place,
-                      .bytes = r.body_bytes,
-                      .generation = copy->generation};
+  *view = ViewOf(r);
+  if (!r.in_memory()) {
+    view->place = copy->place;
+    view->generation = copy->generation;
+  }
   // In this step: in the next, whose record was dropped may have left its chunk, and that the memory.
   *bytes = context_.slots.SlotBytes(view->place);
   co_return Status();

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "base/task.h"
 #include "residency/context.h"
@@ -73,7 +74,28 @@ class Acquirer final {
     residency::PartialCopyPtr copy;
     record::SegmentSpan asked;
   };
+  // What an Acquire has come to.
+  struct Acquisition {
+    explicit Acquisition(std::size_t blocks);
+    void Lease(std::size_t block, residency::RecordReference reference, std::uint64_t record_bytes);
 
+    std::vector<ViewGrant> views;  // of the blocks
+    // What is leased: of each record what it keeps of memory, and which block it is.
+    std::vector<residency::RecordReference> references;
+    std::vector<std::uint64_t> bytes;
+    std::vector<std::size_t> leased;
+    std::vector<PendingView> pending;
+  };
+
+  // The steps of an Acquire: what is in memory is verified and referenced, and the fetches of the others
+  // start; they are awaited; what is still there then is leased if its owner may have so much, `cuts` being
+  // the forest's before the first step.
+  Task<void> Find(catalog::TreeId tree, std::span<const catalog::BlockName> blocks, Instant deadline,
+                  Instant worth, CallStations* stations, Acquisition* call);
+  Task<void> AwaitFetches(std::span<const catalog::BlockName> blocks, Instant worth, CallStations* stations,
+                          Acquisition* call);
+  Task<Result<AcquireGrant>> Grant(const catalog::Caller& caller, std::int64_t lease_us, std::uint32_t cuts,
+                                   Acquisition* call);
   // The records of blocks that are all in memory and verified, or in no tier (kNoId); false for others.
   bool FindAtOnce(catalog::TreeId tree, std::span<const catalog::BlockName> blocks,
                   std::span<catalog::RecordId> records);

@@ -333,32 +333,19 @@ const residency::Resizer& BlockStore::resizer() const { return rooms_->resizer; 
 const policy::QuotaTable& BlockStore::quotas() const { return rooms_->quotas; }
 const policy::QuotaTable::Used& BlockStore::used() const { return rooms_->residents.used(); }
 const policy::QuotaTable::Used& BlockStore::below() const { return rooms_->catalog.counted().below(); }
-Task<Status> BlockStore::CheckHeaders(std::uint32_t headers) {
-  return rooms_->namespaces.CheckHeaders(headers);
-}
 
 Task<void> BlockStore::Close() { return rooms_->Close(); }
 tier::Tier* BlockStore::tier() { return rooms_->lower.get(); }
 
 Task<Status> BlockStore::Recover() { return rooms_->Recover(); }
+Namespaces& BlockStore::namespaces() { return rooms_->namespaces; }
+Survey& BlockStore::survey() { return rooms_->survey; }
 Task<Result<Attached>> BlockStore::Attach(const NamespaceSpec& spec, const catalog::Caller& caller,
                                           IfNew if_new, Instant deadline) {
   return rooms_->namespaces.Attach(spec, caller, if_new, deadline);
 }
-Task<Status> BlockStore::CheckAttach(const NamespaceSpec& spec, const catalog::Caller& caller) {
-  return rooms_->namespaces.CheckAttach(spec, caller);
-}
-Task<void> BlockStore::NoteNames(std::uint32_t slot, std::vector<std::string> names) {
-  return rooms_->namespaces.NoteNames(slot, std::move(names));
-}
-std::span<const std::string> BlockStore::NamesOf(std::uint32_t slot) const {
-  return rooms_->namespaces.NamesOf(slot);
-}
 Status BlockStore::CheckNamespace(std::uint32_t slot, std::uint64_t incarnation) const {
   return rooms_->namespaces.Check(slot, incarnation);
-}
-void BlockStore::UseNamespace(const catalog::Caller& caller, std::uint32_t slot) {
-  rooms_->namespaces.Use(caller.owner, slot);
 }
 Task<Result<std::vector<MatchRun>>> BlockStore::MatchRest(std::uint32_t slot, std::uint32_t matched,
                                                           std::span<const BlockKey> rest,
@@ -436,9 +423,6 @@ bool BlockStore::Serves(std::uint32_t slot) const {
   return entry != nullptr && rooms_->switches.on(Switch::kReads, slot) && rooms_->term.Serves(*entry);
 }
 CellDrops& BlockStore::cell_drops() { return rooms_->cell_drops; }
-Task<Result<std::uint32_t>> BlockStore::FindNamespace(std::string target) {
-  return rooms_->namespaces.Find(std::move(target));
-}
 SourcePuts& BlockStore::source_puts() { return rooms_->source_puts; }
 void BlockStore::ListenToBlocks(catalog::BlockListener* listener) {
   rooms_->catalog.forest().ListenTo(listener);
@@ -476,9 +460,6 @@ std::uint64_t BlockStore::namespace_puts() const { return rooms_->catalog.namesp
 std::uint64_t BlockStore::NamespacePutNumberOf(std::uint32_t slot) const {
   return rooms_->catalog.namespaces().PutNumberOf(slot);
 }
-Task<Survey::Uses> BlockStore::SurveyNamespaces() { return rooms_->survey.Take(); }
-Survey::Uses BlockStore::last_survey() const { return rooms_->survey.last(); }
-void BlockStore::OwnerEnded(const OwnerToken& owner) { rooms_->namespaces.OwnerEnded(owner); }
 void BlockStore::SetOptions(const catalog::StoreOptions& options) {
   rooms_->options.lower = options.lower;
   rooms_->options.read_ahead_bytes = options.read_ahead_bytes;
@@ -488,7 +469,6 @@ void BlockStore::SetOptions(const catalog::StoreOptions& options) {
   if (!rooms_->taking_quotas && !rooms_->lower.closed()) rooms_->lower.Spawn(rooms_->TakeQuotas());
 }
 bool BlockStore::Tick() { return rooms_->Tick(); }
-std::uint64_t BlockStore::namespaces_wanted() const { return rooms_->namespaces.wanted(); }
 BlockStore::Occupancy BlockStore::occupancy() const {
   catalog::Catalog& catalog = rooms_->catalog;
   Occupancy o;

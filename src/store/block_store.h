@@ -49,11 +49,8 @@ class Resizer;
 }  // namespace cistern::residency
 
 namespace cistern::memory {
-class Slots;
-}  // namespace cistern::memory
-
-namespace cistern::memory {
 class Movers;
+class Slots;
 }  // namespace cistern::memory
 
 namespace cistern::catalog {
@@ -95,18 +92,14 @@ class BlockStore final {
   // the index. To be awaited before anything else.
   Task<Status> Recover();
 
+  // What is asked of namespaces beside Attach, Turn and DropNamespace; and what each of them has.
+  Namespaces& namespaces();
+  Survey& survey();
   // As Namespaces::Attach.
   Task<Result<Attached>> Attach(const NamespaceSpec& spec, const catalog::Caller& caller = {},
                                 IfNew if_new = IfNew::kMake, Instant deadline = Instant::Never());
-  // As Namespaces::CheckAttach.
-  Task<Status> CheckAttach(const NamespaceSpec& spec, const catalog::Caller& caller);
   // kMiss when the slot number is unknown or has another incarnation by now.
   Status CheckNamespace(std::uint32_t slot, std::uint64_t incarnation) const;
-  // As Namespaces::NoteNames and Namespaces::NamesOf.
-  Task<void> NoteNames(std::uint32_t slot, std::vector<std::string> names);
-  std::span<const std::string> NamesOf(std::uint32_t slot) const;
-  // As Namespaces::Use.
-  void UseNamespace(const catalog::Caller& caller, std::uint32_t slot);
 
   // Readable blocks after the first `matched` of a chain, in any tier; those in the lower tier are fetched
   // ahead as far as StoreOptions::read_ahead_bytes goes. As Matcher::MatchRest and NoteMisses.
@@ -162,8 +155,6 @@ class BlockStore final {
                                               CallStations* stations = nullptr);
   Task<Result<std::pair<std::uint64_t, std::uint64_t>>> DropNamespace(
       std::uint32_t slot);  // blocks, incarnation
-  // As Namespaces::Find.
-  Task<Result<std::uint32_t>> FindNamespace(std::string target);
 
   // Up to when, on the boot clock, the node's membership of its cell stands: strict namespaces are read no
   // longer. Where nobody says it they are read for ever after Recover, unless the journal knows of a cell.
@@ -210,12 +201,6 @@ class BlockStore final {
   // As NamespaceTable::puts and NamespaceTable::PutNumberOf.
   std::uint64_t namespace_puts() const;
   std::uint64_t NamespacePutNumberOf(std::uint32_t slot) const;
-  // As Survey::Take, and as Survey::last.
-  Task<Survey::Uses> SurveyNamespaces();
-  Survey::Uses last_survey() const;
-
-  // As Namespaces::OwnerEnded.
-  void OwnerEnded(const OwnerToken& owner);
 
   // Ends leases and pending puts past their time and cuts expired blocks, a slice a call; true: there are
   // more.
@@ -236,8 +221,6 @@ class BlockStore final {
   const policy::QuotaTable& quotas() const;
   const policy::QuotaTable::Used& used() const;
   const policy::QuotaTable::Used& below() const;
-  // kInvalid where somebody uses a namespace with blocks that memory of so many headers does not take.
-  Task<Status> CheckHeaders(std::uint32_t headers);
 
   // Ends the tasks between memory and the lower tier; awaited before the store's end where there is a tier.
   Task<void> Close();
@@ -250,8 +233,6 @@ class BlockStore final {
                   held_bytes = 0, passages = 0, write_queue = 0, cleaner_looked = 0, cleaner_ready = 0;
   };
   Occupancy occupancy() const;
-  // As Namespaces::wanted.
-  std::uint64_t namespaces_wanted() const;
   const catalog::StoreCounters& counters() const;
   // The most touches that one step did since the last call; R16 asserts it in simulation.
   std::uint32_t TakeLongestStep();

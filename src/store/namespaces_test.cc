@@ -53,9 +53,9 @@ TEST_F(NamespacesTest, P5WhatIsNothingToAnybodyMakesRoomForANewOne) {
   ASSERT_TRUE(AttachAs(2, named).has_value());
   ns = kept;
   ASSERT_EQ(Put(1, {}), State::kPublished);
-  EXPECT_EQ(t->store->namespaces_wanted(), Occupied().namespaces);
-  t->store->OwnerEnded(Me(2).owner);
-  EXPECT_EQ(t->store->namespaces_wanted(), 3u) << "one with a block, one with a name, and the test's own";
+  EXPECT_EQ(t->store->namespaces().wanted(), Occupied().namespaces);
+  t->store->namespaces().OwnerEnded(Me(2).owner);
+  EXPECT_EQ(t->store->namespaces().wanted(), 3u) << "one with a block, one with a name, and the test's own";
   // Four fifths of what those with a name or a block leave; the lowest are replaced first.
   EXPECT_EQ(AttachAll(3, 1000), 817u);
   EXPECT_FALSE(t->store->CheckNamespace(gone.slot, gone.incarnation).ok());
@@ -83,7 +83,7 @@ TEST_F(NamespacesTest, P5OneWithoutAFullGroupIsNothingAgainOnceItsBlocksHaveLeft
   ns = whole;
   ASSERT_EQ(Put(9, {}), State::kPublished);
   t->Tick();
-  t->store->OwnerEnded(Me(2).owner);
+  t->store->namespaces().OwnerEnded(Me(2).owner);
   AttachAll(3, 1000);
   EXPECT_FALSE(t->store->CheckNamespace(window.slot, window.incarnation).ok());
 }
@@ -100,7 +100,7 @@ TEST_F(NamespacesTest, ADropOfOneWhosePlaceIsBeingGivenAwayTakesNothingOfWhoGets
     Make();
     AttachAll(2, 0);
     before = *AttachAs(2, Numbered(0));
-    t->store->OwnerEnded(Me(2).owner);
+    t->store->namespaces().OwnerEnded(Me(2).owner);
   };
   // How many more it takes until that one has to go.
   for (begin(); t->store->CheckNamespace(before.slot, before.incarnation).ok(); ++others)
@@ -123,7 +123,7 @@ TEST_F(NamespacesTest, R10ADropOfTheCellHoldsForOneThatGaveWayAndCameBack) {
   Make();
   std::vector<Attached> theirs;
   for (std::uint32_t n = 0; n < 819; ++n) theirs.push_back(*AttachAs(2, Numbered(n)));
-  t->store->OwnerEnded(Me(2).owner);
+  t->store->namespaces().OwnerEnded(Me(2).owner);
   std::uint32_t next = 1000, known = 0;
   while (Occupied().namespaces > std::exchange(known, Occupied().namespaces))
     ASSERT_TRUE(AttachAs(3, Numbered(next++)).has_value());
@@ -163,10 +163,10 @@ TEST_F(NamespacesTest, AListThatWasReplacedIsANewNamespaceWhenItComesBack) {
   ASSERT_EQ(Put(1, {}), State::kPublished);
   ASSERT_EQ(*Drop(1), 1u);
   t->Tick();
-  t->store->OwnerEnded(Me(2).owner);
+  t->store->namespaces().OwnerEnded(Me(2).owner);
   const std::uint32_t later = AttachAll(3, 1000);
   EXPECT_FALSE(t->store->CheckNamespace(before.slot, before.incarnation).ok());
-  t->store->OwnerEnded(Me(3).owner);
+  t->store->namespaces().OwnerEnded(Me(3).owner);
   const Attached again = *AttachAs(4, Numbered(100));
   EXPECT_NE(again.incarnation, before.incarnation);
   ns = again;
@@ -187,8 +187,8 @@ TEST_F(NamespacesTest, OneThatIsUsedWithoutAnAttachStays) {
   Make();
   AttachAll(2, 0);
   const Attached used = *AttachAs(2, Numbered(0));
-  t->store->UseNamespace(Me(3, 3), used.slot);
-  t->store->OwnerEnded(Me(2).owner);
+  t->store->namespaces().Use(Me(3, 3).owner, used.slot);
+  t->store->namespaces().OwnerEnded(Me(2).owner);
   AttachAll(4, 1000);
   EXPECT_TRUE(t->store->CheckNamespace(used.slot, used.incarnation).ok());
 }
@@ -205,7 +205,7 @@ TEST_F(NamespacesTest, P5FiveThousandNamespacesOneAfterTheOtherFindRoom) {
     ASSERT_TRUE(attached.has_value()) << step << ": " << attached.error().ToString();
     ns = *attached;
     ASSERT_EQ(Write({Part(step, std::nullopt)}, engine)[0].state, State::kPublished) << step;
-    t->store->OwnerEnded(engine.owner);
+    t->store->namespaces().OwnerEnded(engine.owner);
     ASSERT_LE(Occupied().namespaces, arena::kMaxNamespaces);
     if (step % 700 != 699) continue;
     t->Restart();
@@ -213,7 +213,7 @@ TEST_F(NamespacesTest, P5FiveThousandNamespacesOneAfterTheOtherFindRoom) {
     // What came last is there still.
     ns = *t->Run(t->store->Attach(spec, engine));
     EXPECT_TRUE(Exact(step)) << step;
-    t->store->OwnerEnded(engine.owner);
+    t->store->namespaces().OwnerEnded(engine.owner);
   }
 }
 
@@ -229,7 +229,7 @@ TEST_F(NamespacesTest, OfThoseThatNobodyUsesTheOneUsedLongestAgoGoesFirstAndName
     return attached;
   };
   const Attached named = leave(1, "a name"), old = leave(2, ""), used = leave(3, ""), young = leave(4, "");
-  t->store->OwnerEnded(Me(2).owner);
+  t->store->namespaces().OwnerEnded(Me(2).owner);
   t->Advance(1'000'000);
   const BlockKey key = Key(3);
   ASSERT_EQ(t->Run(t->store->Touch(used.slot, std::span(&key, 1))), 1u);

@@ -74,43 +74,36 @@ bool Publisher::CascadeSlice() {
 }
 
 residency::Step Publisher::TryPublishOpen(catalog::PutIndex put) {
+  const auto end = [this, put](Code code) {
+    puts_.End(put, code);
+    return residency::Step::kDone;
+  };
   for (;;) {
     if (context_.steps.Spent()) return residency::Step::kSpent;
     catalog::Put& p = context_.pending[put];
     context_.steps.Count();
     const catalog::NamespaceEntry* entry = context_.catalog.EntryOf(p.name.tree);
-    if (entry == nullptr) {
-      puts_.End(put, Code::kMiss);
-      return residency::Step::kDone;
-    }
+    if (entry == nullptr) return end(Code::kMiss);
     if (!p.whole() || p.held) return residency::Step::kWaits;
     catalog::BlockId parent = catalog::kNoId, block = catalog::kNoId;
-    if (const residency::Step step = FindParent(put, *entry, &parent); step != residency::Step::kDone)
-      return step;
-    if (const residency::Step step = CheckDrops(put, parent, *entry); step != residency::Step::kDone)
+    residency::Step step = FindParent(put, *entry, &parent);
+    if (step == residency::Step::kDone) step = CheckDrops(put, parent, *entry);
+    if (step == residency::Step::kDone) step = FindPresent(put, *entry, &parent, &block);
+    if (step != residency::Step::kDone)
       return p.state == catalog::Put::State::kOpen ? step : residency::Step::kDone;
-    if (const residency::Step step = FindPresent(put, *entry, &parent, &block);
-        step != residency::Step::kDone) {
-      return p.state == catalog::Put::State::kOpen ? step : residency::Step::kDone;
-    }
-    if (context_.sequences.exhausted()) {
-      puts_.End(put, Code::kBusy);
-      return residency::Step::kDone;
-    }
+    if (context_.sequences.exhausted()) return end(Code::kBusy);
     if (context_.options.max_blocks > 0 && residents_.count() >= context_.options.max_blocks) {
       // A window's record does not stay out alone: without the full group's its block is not found at all.
       const bool full = entry->groups[p.name.group].reach == Reach::kFull;
       bool stays_out = false;
-      const residency::Step step =
-          evictor_.EvictOne({.standing = p.standing,
-                             .groups = evictor_.MayLeaveFor(context_.catalog.GroupOf(p.name.tree), 0),
-                             .age = p.age},
-                            full ? &stays_out : nullptr);
+      step = evictor_.EvictOne({.standing = p.standing,
+                                .groups = evictor_.MayLeaveFor(context_.catalog.GroupOf(p.name.tree), 0),
+                                .age = p.age},
+                               full ? &stays_out : nullptr);
       if (step == residency::Step::kDone) continue;
       if (step == residency::Step::kSpent) return step;
       if (stays_out) context_.counters.stayed_out.Add();
-      puts_.End(put, Code::kBusy);
-      return residency::Step::kDone;
+      return end(Code::kBusy);
     }
     block = BlockFor(put, parent, block);
     if (block == catalog::kNoId) {
@@ -121,11 +114,9 @@ residency::Step Publisher::TryPublishOpen(catalog::PutIndex put) {
       }
       // A record that is evicted to the lower tier leaves its block in the forest, so eviction helps only
       // without one.
-      const residency::Step step = !lower_.present() ? evictor_.EvictOne({}) : residency::Step::kWaits;
+      step = !lower_.present() ? evictor_.EvictOne({}) : residency::Step::kWaits;
       if (step == residency::Step::kDone) continue;
-      if (step == residency::Step::kSpent) return step;
-      puts_.End(put, Code::kBusy);
-      return residency::Step::kDone;
+      return step == residency::Step::kSpent ? step : end(Code::kBusy);
     }
     // The index entry is made last, when the block has its place in the forest.
     const arena::Found found{
@@ -137,8 +128,7 @@ residency::Step Publisher::TryPublishOpen(catalog::PutIndex put) {
         evictor_.AddEntry(arena::FingerprintOf(entry->incarnation, p.name.group, p.name.key), found, block);
     if (!number) {
       removal_.Settle(block);
-      puts_.End(put, Code::kBusy);
-      return residency::Step::kDone;
+      return end(Code::kBusy);
     }
     MakeVisible(put, block, *number, *entry);
     return residency::Step::kDone;

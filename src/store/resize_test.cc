@@ -350,17 +350,17 @@ TEST_F(ResizeTest, WhatMovesToAnotherNodeLeavesForBlocksOfThatNode) {
 
 TEST_F(ResizeTest, ABlockThatSomebodyWritesHasToFitTheSmallerMemory) {
   Attach(TwoParts());
-  EXPECT_TRUE(t->Run(t->store->CheckHeaders(1)).ok());
+  EXPECT_TRUE(t->Run(t->store->namespaces().CheckHeaders(1)).ok());
   NamespaceSpec large = OneGroup("large");
   large.groups[0].part_bytes = {2u << 20};
   auto attached = t->Run(t->store->Attach(large, Me(3)));
   ASSERT_TRUE(attached.has_value()) << attached.error().ToString();
-  const Status refused = t->Run(t->store->CheckHeaders(1));
+  const Status refused = t->Run(t->store->namespaces().CheckHeaders(1));
   EXPECT_EQ(refused.code(), Code::kInvalid);
   EXPECT_NE(refused.message().find("large"), std::string::npos) << refused.message();
-  EXPECT_TRUE(t->Run(t->store->CheckHeaders(2)).ok());
-  t->store->OwnerEnded(Me(3).owner);
-  EXPECT_TRUE(t->Run(t->store->CheckHeaders(1)).ok()) << "nobody writes them any more";
+  EXPECT_TRUE(t->Run(t->store->namespaces().CheckHeaders(2)).ok());
+  t->store->namespaces().OwnerEnded(Me(3).owner);
+  EXPECT_TRUE(t->Run(t->store->namespaces().CheckHeaders(1)).ok()) << "nobody writes them any more";
 }
 
 TEST_F(ResizeTest, P5ABlockThatSmallerMemoryHasNoSlotForLeavesAndTakesAlongWhatDescendsFromIt) {

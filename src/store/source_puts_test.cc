@@ -275,7 +275,7 @@ TEST_F(SourcePutsTest, WhatComesToANamespaceThatMakesRoomGoesWithIt) {
   Make();
   ns = *t->Run(t->store->Attach(numbered(0), Me(2, 2)));
   PutChain(1, kBlocks);
-  t->store->OwnerEnded(Me(2).owner);
+  t->store->namespaces().OwnerEnded(Me(2).owner);
   std::uint8_t owner = 3;
   for (std::uint32_t number = 1; Occupied().namespaces < arena::kMaxNamespaces; ++number) {
     if (!t->Run(t->store->Attach(numbered(number), Me(owner, owner)))) ++owner;

@@ -199,7 +199,7 @@ void AddMetrics(MetricRegistry& registry, const BlockStore* store) {
                {"namespaces_wanted", kGauge,
                 "of namespaces, those with a session, a name or blocks: 1,024 at most; any other makes room "
                 "for a further list"},
-               [store] { return MetricValue(store->namespaces_wanted()); });
+               [store] { return MetricValue(store->namespaces().wanted()); });
 }
 
 }  // namespace cistern::store

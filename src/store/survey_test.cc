@@ -10,7 +10,7 @@ namespace {
 
 class SurveyTest : public BlockStoreTest {
  protected:
-  Survey::Uses Take() { return t->Run(t->store->SurveyNamespaces()); }
+  Survey::Uses Take() { return t->Run(t->store->survey().Take()); }
 };
 
 TEST_F(SurveyTest, CountsBlocksAndBytesOfEachNamespace) {
@@ -68,7 +68,7 @@ TEST_F(SurveyTest, OwnersAreThoseThatHaveASession) {
   ASSERT_TRUE(t->Run(t->store->Attach(OneGroup(), Me(2, 2))).has_value());
   ASSERT_TRUE(t->Run(t->store->Attach(OneGroup(), Me(3, 3))).has_value());
   const std::uint32_t owners = Take()->front().owners;
-  t->store->OwnerEnded(Me(2).owner);
+  t->store->namespaces().OwnerEnded(Me(2).owner);
   EXPECT_EQ(Take()->front().owners, owners - 1);
 }
 
@@ -96,11 +96,11 @@ TEST_F(SurveyTest, P5TheWalkOverManyBlocksIsInSteps) {
 TEST_F(SurveyTest, WhoAsksWhileOneWalksGetsThatResult) {
   Make();
   PutChain(1, 600, 100);
-  Task<Survey::Uses> one = t->store->SurveyNamespaces();
-  Task<Survey::Uses> other = t->store->SurveyNamespaces();
+  Task<Survey::Uses> one = t->store->survey().Take();
+  Task<Survey::Uses> other = t->store->survey().Take();
   const Survey::Uses first = t->Run(std::move(one));
   EXPECT_EQ(t->Run(std::move(other)), first);
-  EXPECT_EQ(t->store->last_survey(), first);
+  EXPECT_EQ(t->store->survey().last(), first);
   EXPECT_NE(Take(), first);
 }
 

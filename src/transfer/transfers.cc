@@ -24,6 +24,7 @@
 #include "base/fd.h"
 #include "base/format.h"
 #include "base/limits.h"
+#include "client/conversation_number.h"
 #include "client/fork_mark.h"
 #include "transfer/moves.h"
 
@@ -86,9 +87,7 @@ Status CheckSave(const PageSave& save) {
   if (save.parents.size() != keys)
     return Status(Code::kInvalid,
                   Text(save.parents.size(), " parents for ", keys, " keys: one a key is needed"));
-  if (save.conversation.size() > 256)
-    return Status(Code::kInvalid,
-                  Text("a conversation's name of ", save.conversation.size(), " bytes, the limit is 256"));
+  if (const auto number = client::ConversationNumber(save.conversation); !number) return number.error();
   if (!save.put_ids.empty() && save.put_ids.size() != keys)
     return Status(Code::kInvalid,
                   Text(save.put_ids.size(), " put_ids for ", keys, " keys: one a key is needed"));

@@ -245,7 +245,7 @@ TEST_F(FlashStoreTest, WhatADroppedNamespaceHadIsForgottenWholeWhoeverWantsItsSl
   ns = *t->Run(t->store->Attach(numbered(0), Me(2, 2)));
   PutChain(1, 1500);
   t->Settle();
-  t->store->OwnerEnded(Me(2).owner);
+  t->store->namespaces().OwnerEnded(Me(2).owner);
   std::uint8_t owner = 3;
   for (std::uint32_t number = 1; Occupied().namespaces < arena::kMaxNamespaces; ++number) {
     if (!t->Run(t->store->Attach(numbered(number), Me(owner, owner)))) ++owner;

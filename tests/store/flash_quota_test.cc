@@ -62,7 +62,7 @@ class FlashQuotaTest : public store::BlockStoreTest {
   // What is counted as it comes and goes is what a walk over all blocks finds.
   void CheckCounts() {
     std::uint64_t records = 0;
-    const auto uses = t->Run(t->store->SurveyNamespaces());
+    const auto uses = t->Run(t->store->survey().Take());
     for (const store::NamespaceUse& use : *uses) {
       std::uint64_t bytes = 0;
       for (const store::TierUse& tier : use.lower) bytes += tier.bytes;
