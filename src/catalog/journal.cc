@@ -446,8 +446,6 @@ Task<Result<Journal::Contents>> Journal::Open() {
 Task<Status> Journal::Start(std::vector<NamespaceEntry> namespaces, std::uint64_t sequences_below,
                             std::vector<Tombstone> tombstones, std::vector<std::uint64_t> devices,
                             const std::vector<ConversationEnd>& conversation_ends) {
-  namespaces_.clear();
-  conversation_ends_.clear();
   std::map<std::uint64_t, Tombstone> before = std::exchange(tombstones_, {});
   devices_ = std::move(devices);
   Effort effort;

@@ -387,5 +387,31 @@ TEST_F(JournalTest, R10ANotedNamespaceIsDurableWithTheNextAppend) {
   EXPECT_EQ(contents.namespaces[0].incarnation, 50u);
 }
 
+// Labels say something of the list before them; where that list is forgotten they make none.
+TEST_F(JournalTest, R10LabelsOfAListThatCannotBeReadAreForgottenWithIt) {
+  Open();
+  NamespaceEntry entry = Entry(0, 9);
+  entry.labels = {{"model", "llama"}};
+  ASSERT_TRUE(Start({Entry(0, 5), Entry(1, 6)}, 100).ok());
+  std::vector<std::byte> later = NamespaceTable::Encode(entry);
+  later[0] = std::byte{200};
+  std::vector<std::byte> records = RecordOf(2, later);
+  const std::vector<std::byte> labels = RecordOf(11, NamespaceTable::EncodeLabels(entry));
+  records.insert(records.end(), labels.begin(), labels.end());
+  const std::vector<std::byte> broken = RecordOf(11, std::vector<std::byte>(1));
+  records.insert(records.end(), broken.begin(), broken.end());
+  std::vector<std::byte> bytes = Bytes(kJournal);
+  const std::vector<std::byte> batch = BatchOf(records);
+  bytes.insert(bytes.end(), batch.begin(), batch.end());
+  Write(kJournal, bytes);
+  Write(kCopy, bytes);
+  Boot();
+  const auto contents = Open();
+  EXPECT_FALSE(contents.damaged);
+  ASSERT_EQ(contents.namespaces.size(), 1u);
+  EXPECT_EQ(contents.namespaces[0].slot, 1u);
+  EXPECT_TRUE(contents.namespaces[0].labels.empty());
+}
+
 }  // namespace
 }  // namespace cistern::catalog

@@ -279,6 +279,7 @@ TEST_F(JournalTest, ANamespaceWhoseAppendFailedIsNotWrittenLater) {
     ASSERT_TRUE(Run(journal->AddTombstone(Stone(40))).ok());
     PowerFails();
     const auto contents = Open();
+    EXPECT_FALSE(contents.damaged);
     ASSERT_EQ(contents.namespaces.size(), 1u);
     EXPECT_EQ(contents.namespaces[0].incarnation, 5u);
     ASSERT_TRUE(Start(contents.namespaces, 100).ok());
@@ -525,6 +526,138 @@ TEST_F(JournalTest, AFullDiskLeavesRoomToStartOnceMoreHoweverMuchTheJournalSays)
   const auto found = Open();
   const Status started = Start(found.namespaces, found.sequences_below, found.tombstones);
   EXPECT_TRUE(started.ok()) << started.ToString();
+}
+
+// In a node that runs on: the spare that was given up is kept again, as soon as there is room.
+TEST_F(JournalTest, AFullDiskLeavesRoomToWriteAnewEachTimeThatItIsFull) {
+  Open();
+  ASSERT_TRUE(Start({Entry(0, 5)}, 100).ok());
+  const auto spare = [&] { return loop->Open("node/journal.spare", io::OpenMode::kRead).has_value(); };
+  for (std::uint64_t n = 40; n < 43; ++n) {
+    ASSERT_TRUE(spare()) << n;
+    disk.set_faults([&](const io::IoRequest& request, const std::string&) {
+      return request.kind == io::IoRequest::Kind::kWrite && spare() ? io::Fault{io::FaultKind::kNoSpace}
+                                                                    : io::Fault{};
+    });
+    journal->NoteTombstone(Stone(n));
+    EXPECT_FALSE(Run(journal->Settle()).ok()) << "an append has no spare";
+    EXPECT_TRUE(Run(journal->Settle()).ok()) << n;
+    disk.set_faults({});
+  }
+  PowerFails();
+  EXPECT_EQ(Open().tombstones.size(), 3u);
+}
+
+// What was noted goes with the append that it came in, whatever that append was made of.
+TEST_F(JournalTest, R10WhatWasNotedIsDurableWithTheNextSettleThoughWritingAnewFailed) {
+  Open();
+  ASSERT_TRUE(Start({Entry(0, 5)}, 100).ok());
+  while (journal->file_bytes() < 1u << 20) ASSERT_TRUE(Run(journal->PutTime(1)).ok());
+  bool fails = false;
+  disk.set_faults([&](const io::IoRequest& request, const std::string&) {
+    const bool anew = request.kind == io::IoRequest::Kind::kWrite && request.offset == 0;
+    fails = fails || anew;
+    return anew ? io::Fault{io::FaultKind::kIoError, 0} : io::Fault{};
+  });
+  // It is due to be written anew in one of these, which fails with what was noted before it.
+  std::uint64_t noted = 100;
+  while (!fails) {
+    journal->NoteTombstone(Stone(++noted));
+    const Status settled = Run(journal->Settle());
+    EXPECT_EQ(settled.ok(), !fails);
+  }
+  disk.set_faults({});
+  ASSERT_TRUE(Run(journal->Settle()).ok());
+  PowerFails();
+  const auto contents = Open();
+  ASSERT_FALSE(contents.tombstones.empty());
+  EXPECT_EQ(contents.tombstones.back(), Stone(noted));
+}
+
+// Of both copies: a sync that fails on one of them leaves the other.
+TEST_F(JournalTest, R10NothingIsDurableWhereNoCopySyncs) {
+  Open();
+  ASSERT_TRUE(Start({Entry(0, 5)}, 100, {Stone(40)}).ok());
+  disk.set_faults([&](const io::IoRequest& request, const std::string& path) {
+    const bool of_a_copy = request.kind == io::IoRequest::Kind::kSync && path.ends_with(".new");
+    return of_a_copy ? io::Fault{io::FaultKind::kIoError, 0} : io::Fault{};
+  });
+  EXPECT_EQ(Start({Entry(0, 5)}, 100, {Stone(40), Stone(41)}).code(), Code::kIoError);
+}
+
+TEST_F(JournalTest, WhatIsNoJournalIsRefusedByName) {
+  std::vector<std::byte> strange(100, std::byte{'x'});
+  for (const std::size_t size : {1, 15, 16, 100}) {
+    SCOPED_TRACE(size);
+    Write(kJournal, std::span(strange).first(size));
+    Write(kCopy, std::span(strange).first(size));
+    Boot();
+    const auto contents = loop->BlockOn(journal->Open());
+    ASSERT_FALSE(contents.has_value());
+    EXPECT_EQ(contents.error().code(), Code::kMismatch);
+    EXPECT_NE(contents.error().message().find("node/journal: is no journal"), std::string::npos)
+        << contents.error().message();
+  }
+}
+
+TEST_F(JournalTest, AHeadThatIsCutOffIsRefusedByName) {
+  Open();
+  ASSERT_TRUE(Start({}, 100).ok());
+  const std::vector<std::byte> whole = Bytes(kJournal);
+  for (const std::size_t size : {16, 36, 39}) {
+    SCOPED_TRACE(size);
+    Write(kJournal, std::span(whole).first(size));
+    Write(kCopy, std::span(whole).first(size));
+    Boot();
+    const auto contents = loop->BlockOn(journal->Open());
+    ASSERT_FALSE(contents.has_value());
+    EXPECT_EQ(contents.error().code(), Code::kMismatch);
+    EXPECT_NE(contents.error().message().find("its head is damaged"), std::string::npos)
+        << contents.error().message();
+  }
+}
+
+// A crash cuts one append off, of at most this many bytes.
+TEST_F(JournalTest, MoreBytesBehindTheEndThanOneAppendHasAreDamage) {
+  const std::size_t most = 8 + 5 + (256u << 10);
+  for (const std::size_t behind : {most, most + 1}) {
+    Open();
+    ASSERT_TRUE(Start({}, 100, {Stone(40)}).ok());
+    std::vector<std::byte> bytes = Bytes(kJournal);
+    bytes.resize(bytes.size() + behind);
+    Write(kJournal, bytes);
+    Write(kCopy, bytes);
+    Boot();
+    EXPECT_EQ(Open().damaged, behind > most) << behind;
+    Write(kJournal, {});
+    Write(kCopy, {});
+    Boot();
+  }
+}
+
+// The second and the third come while the first is written, the fourth while those two are: it fails last.
+TEST_F(JournalTest, ANamespaceGoesBackToWhatWasWrittenHoweverManyAppendsFail) {
+  Open();
+  ASSERT_TRUE(Start({Entry(0, 5)}, 100).ok());
+  auto first = journal->PutNamespace(Entry(0, 50));
+  auto second = journal->PutNamespace(Entry(0, 51));
+  auto third = journal->PutNamespace(Entry(0, 52));
+  ASSERT_TRUE(Run(std::move(first)).ok());
+  std::optional<Task<Status>> fourth;
+  disk.set_faults([&](const io::IoRequest&, const std::string&) {
+    if (!fourth) fourth = journal->PutNamespace(Entry(0, 53));
+    return io::Fault{io::FaultKind::kIoError, 0};
+  });
+  EXPECT_FALSE(Run(std::move(second)).ok());
+  EXPECT_FALSE(Run(std::move(third)).ok());
+  ASSERT_TRUE(fourth.has_value());
+  EXPECT_FALSE(Run(*std::move(fourth)).ok());
+  disk.set_faults({});
+  ASSERT_TRUE(Run(journal->AddTombstone(Stone(40))).ok());
+  PowerFails();
+  const auto contents = Open();
+  ASSERT_EQ(contents.namespaces.size(), 1u);
+  EXPECT_EQ(contents.namespaces[0].incarnation, 50u);
 }
 
 }  // namespace

@@ -464,5 +464,98 @@ TEST(NamesTest, WhatIsAtItsLimitIsTakenAndOneMoreIsNot) {
   EXPECT_EQ(group([](GroupSpec& g) { g.part_bytes = {UINT64_MAX, 2}; }), Code::kInvalid);
 }
 
+TEST(NamesTest, NamesAndReachesOfGroupsAreIdentity) {
+  NamespaceTable names;
+  NamespaceSpec spec = Spec();
+  spec.name = "production";
+  const std::uint32_t slot = Attach(names, spec, 5);
+  NamespaceSpec renamed = Spec(), whole = Spec(), fewer = Spec();
+  renamed.groups[1].name = "sliding";
+  whole.groups[1].reach = Reach::kFull;
+  fewer.groups.pop_back();
+  std::uint64_t incarnation = 5;
+  for (NamespaceSpec* other : {&renamed, &whole, &fewer}) {
+    EXPECT_NE(Attach(names, *other, ++incarnation), slot);
+    other->name = "production";
+  }
+  EXPECT_THAT(names.Find(renamed).error().message(),
+              HasSubstr("group 1 is 'local' in the stored list and 'sli"));
+  EXPECT_THAT(names.Find(whole).error().message(), HasSubstr("group local has reach window in the stored"));
+  EXPECT_THAT(names.Find(fewer).error().message(), HasSubstr("the stored list has 2 groups and this one 1"));
+}
+
+TEST(NamesTest, FieldThatOneListLacksIsNamedWhicheverItIs) {
+  const auto said = [](std::vector<std::pair<std::string, std::string>> stored,
+                       std::vector<std::pair<std::string, std::string>> asked) {
+    NamespaceTable names;
+    NamespaceSpec spec = Spec();
+    spec.name = "production";
+    spec.fields = std::move(stored);
+    Attach(names, spec, 5);
+    spec.fields = std::move(asked);
+    return std::string(names.Find(spec).error().message());
+  };
+  EXPECT_THAT(said({{"a", "1"}, {"c", "3"}}, {{"c", "3"}}),
+              HasSubstr("field a is '1' in the stored list and missing"));
+  EXPECT_THAT(said({{"a", "1"}, {"c", "3"}}, {{"a", "1"}}),
+              HasSubstr("field c is '3' in the stored list and missing"));
+  EXPECT_THAT(said({{"c", "3"}}, {{"a", "1"}, {"c", "3"}}),
+              HasSubstr("field a is missing in the stored list and '1'"));
+  EXPECT_THAT(said({{"a", "1"}}, {{"a", "1"}, {"c", "3"}}),
+              HasSubstr("field c is missing in the stored list and '3'"));
+}
+
+// Else whoever attaches it again would find what took its slot.
+TEST(NamesTest, ListThatIsForgottenIsNotTheOneThatTookItsSlot) {
+  NamespaceTable names;
+  NamespaceSpec gone = Spec(), next = Spec();
+  gone.name = "gone";
+  next.fields[0].second = "fp8";
+  const std::uint32_t slot = Attach(names, gone, 5);
+  names.Forget(slot);
+  EXPECT_EQ(names.size(), 0u);
+  EXPECT_EQ(names.at(slot), nullptr);
+  const std::uint64_t put = names.PutNumberOf(slot);
+  ASSERT_EQ(Attach(names, next, 6), slot);
+  EXPECT_NE(names.PutNumberOf(slot), put);
+  const auto again = names.Find(gone);
+  ASSERT_TRUE(again.has_value()) << again.error().ToString();
+  EXPECT_EQ(again->entry, nullptr);
+  EXPECT_NE(Attach(names, gone, 7), slot);
+  EXPECT_EQ(names.size(), 2u);
+}
+
+TEST(NamesTest, R5OnlyTheFieldOfKeyBytesIsHeldAgainstTheLeastOfThem) {
+  NamespaceSpec spec = Spec();
+  spec.fields = {{"key_bytes", "16"}, {"layers", "8"}};
+  EXPECT_TRUE(NamespaceTable::Validate(spec).ok());
+  spec.fields = {{"key_bytes", "15"}};
+  EXPECT_THAT(Refusal(spec), HasSubstr("key_bytes: 15 is under 16"));
+}
+
+TEST(NamesTest, PartsAreAddedWithoutOverflowAndLabelsAreAsManyAsMayBe) {
+  NamespaceSpec spec = Spec();
+  spec.groups[0].part_bytes = {2, UINT64_MAX};
+  EXPECT_THAT(Refusal(spec), HasSubstr("part_bytes: a block has more than"));
+  spec = Spec();
+  for (std::size_t i = 0; i < kMaxLabels; ++i) spec.labels.emplace_back(std::to_string(i), "x");
+  EXPECT_TRUE(NamespaceTable::Validate(spec).ok());
+  spec.labels = {{"a\n", "x"}};
+  EXPECT_THAT(Refusal(spec), HasSubstr("printed"));
+}
+
+TEST(NamesTest, LabelsThatNoAttachMakesAreNotBelieved) {
+  const auto read = [](std::vector<std::pair<std::string, std::string>> labels) {
+    NamespaceEntry entry;
+    entry.labels = std::move(labels);
+    return NamespaceTable::DecodeLabels(NamespaceTable::EncodeLabels(entry)).has_value();
+  };
+  EXPECT_TRUE(read({{"a", "1"}, {"b", "2"}}));
+  EXPECT_FALSE(read({{"b", "2"}, {"a", "1"}}));
+  EXPECT_FALSE(read({{"a", "1"}, {"a", "2"}}));
+  EXPECT_FALSE(read({{"a", "\n"}}));
+  EXPECT_FALSE(NamespaceTable::DecodeLabels(std::vector<std::byte>(6)).has_value()) << "of none";
+}
+
 }  // namespace
 }  // namespace cistern::catalog

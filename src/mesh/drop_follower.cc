@@ -53,7 +53,7 @@ DropFollower::DropFollower(etcd::Etcd& etcd, const CellKeys& keys, std::span<con
   state_.history = settled_.history;
   state_.seen = state_.applied = settled_.applied;
   state_.last_seen = state_.last_applied = settled_.last;
-  state_.list.Restart(settled_.applied, settled_.applied);
+  state_.list.Restart(settled_.applied);
 }
 
 Instant DropFollower::Soon(std::int64_t least_us, std::int64_t most_us) {
@@ -327,7 +327,7 @@ Task<void> DropFollower::Adopt(Snapshot snapshot) {
     // All that was dropped up to now is gone with it. Who follows etcd has come as far as to its last change,
     // which is no earlier than this member's own key.
     const std::int64_t now = snapshot.last_changes.begin()->first;
-    state_.list.Restart(now, now);
+    state_.list.Restart(now);
     snapshot.batches.clear();
   } else if (ends_behind) {
     co_await Discard(&LocalStore::DiscardNoted);
@@ -538,7 +538,7 @@ Task<Conclusion> DropFollower::Take(std::vector<WatchEvent> events, std::int64_t
   }
   if (unreadable) {
     co_await DiscardAll();
-    state_.list.Restart(up_to, up_to);
+    state_.list.Restart(up_to);
     state_.joined = true;
   } else if (!drops.empty()) {
     co_await Begin(drops);

@@ -14,10 +14,10 @@ void DropList::Names::Restart(std::int64_t from) {
   begin = from;
 }
 
-void DropList::Restart(std::int64_t drops_from, std::int64_t ends_from) {
-  drops_.Restart(drops_from);
-  ends_.Restart(ends_from);
-  last_ = std::min(drops_from, ends_from);
+void DropList::Restart(std::int64_t from) {
+  drops_.Restart(from);
+  ends_.Restart(from);
+  last_ = from;
 }
 
 void DropList::RestartEnds(std::int64_t from) { ends_.Restart(from); }

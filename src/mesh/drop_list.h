@@ -31,8 +31,9 @@ class DropList final {
 
   explicit DropList(std::uint64_t seed, std::size_t most = kMost) : seed_(seed), most_(most) {}
 
-  // Empty; what was dropped up to `drops_from` and what ended up to `ends_from` is not in it.
-  void Restart(std::int64_t drops_from, std::int64_t ends_from);
+  // Empty; what was dropped and what ended up to `from` is not in it. Another history's revisions may be
+  // lower.
+  void Restart(std::int64_t from);
   // Without ends up to `from`.
   void RestartEnds(std::int64_t from);
   // Of no earlier revision than the last.

@@ -26,6 +26,12 @@ Verdict VerdictOf(const DropList& list, const SharedNamespace& name, std::span<c
   return check.verdict();
 }
 
+CellDrop EndOf(std::uint64_t conversation) {
+  return {.what = CellDrop::What::kConversation,
+          .name = SharedNamespace{.tenant = "default"},
+          .conversation = conversation};
+}
+
 class DropListTest : public ::testing::Test {
  protected:
   Verdict Check(const std::vector<BlockKey>& chain, std::int64_t a) const {
@@ -71,7 +77,7 @@ TEST_F(DropListTest, WhoAnswersFromBehindTheListIsRefused) {
   EXPECT_EQ(list_.begin(), 1);
   EXPECT_EQ(Check({Key(77)}, 0), Verdict::kBehind);
   EXPECT_EQ(Check({Key(77)}, 1), Verdict::kTake);
-  list_.Restart(5, 5);
+  list_.Restart(5);
   EXPECT_EQ(Check({Key(77)}, 4), Verdict::kBehind);
   EXPECT_EQ(Check({Key(5)}, 5), Verdict::kTake);
 }
@@ -119,7 +125,7 @@ TEST_F(DropListTest, LongChainIsCheckedInSlicesAndTheLastOneSeesWhatCameMeanwhil
   list.Add(list.last() + 1, OfKeys(name_, {Key(6'000)}));
   ChainCheck check(list, name_, chain, list.last() - 1);
   EXPECT_FALSE(check.Step(300));
-  list.Restart(list.last() + 1, 0);
+  list.Restart(list.last() + 1);
   EXPECT_TRUE(check.Step(300));
   EXPECT_EQ(check.verdict(), Verdict::kBehind);
 }
@@ -183,6 +189,67 @@ TEST_F(DropListTest, SlicesSayWhatOneStepDoes) {
     const Verdict at_once = VerdictOf(list, name_, chain, a);
     EXPECT_EQ(check.verdict() == Verdict::kTake, at_once == Verdict::kTake) << "seed " << seed;
   }
+}
+
+TEST_F(DropListTest, AnotherHistorysListBeginsAtALowerRevisionAndKnowsNothingOfBefore) {
+  list_.Add(100, OfKeys(name_, {Key(1)}));
+  list_.Add(100, EndOf(71));
+  list_.Restart(20);
+  EXPECT_EQ(list_.size(), 0u);
+  std::vector<std::uint64_t> notes = {71};
+  EXPECT_EQ(Notes(&notes, 19), Verdict::kBehind);
+  list_.Add(21, OfKeys(name_, {Key(2)}));
+  list_.Add(21, EndOf(72));
+  EXPECT_EQ(list_.last(), 21);
+  EXPECT_EQ(Check({Key(1)}, 20), Verdict::kTake);
+  EXPECT_EQ(Notes(&notes, 20), Verdict::kTake);
+  EXPECT_EQ(Check({Key(2)}, 20), Verdict::kCovered);
+}
+
+// Whatever was dropped in the one history has no place in the list of the other.
+TEST_F(DropListTest, CheckThatBeganInAnotherHistoryLooksAtThisOnesDrops) {
+  const std::vector<BlockKey> chain = {Key(1), Key(2), Key(3)};
+  DropList list(1);
+  list.Add(100, OfKeys(name_, {Key(50)}));
+  ChainCheck check(list, name_, chain, 99);
+  EXPECT_FALSE(check.Step(1));
+  for (std::uint64_t i = 0; i < 10'000; ++i) list.Add(101, OfKeys(name_, {Key(100 + i)}));
+  list.Restart(20);
+  list.Add(200, OfKeys(name_, {Key(1)}));
+  EXPECT_TRUE(check.Step(10));
+  EXPECT_EQ(check.verdict(), Verdict::kCovered);
+}
+
+TEST_F(DropListTest, WhatWasListedFirstLeavesFirstWhetherItIsADropOrAnEnd) {
+  list_.Add(1, EndOf(71));
+  for (std::int64_t i = 2; i <= 5; ++i) list_.Add(i, OfKeys(name_, {Key(static_cast<std::uint64_t>(i))}));
+  EXPECT_EQ(list_.size(), 4u);
+  EXPECT_EQ(list_.ends_begin(), 1);
+  EXPECT_EQ(list_.begin(), 0) << "no drop has left the list";
+  list_.Add(6, EndOf(72));
+  EXPECT_EQ(list_.begin(), 2);
+  EXPECT_EQ(list_.ends_begin(), 1);
+  DropList of_ends(1, 4);
+  for (std::int64_t i = 1; i <= 5; ++i) of_ends.Add(i, EndOf(static_cast<std::uint64_t>(i)));
+  EXPECT_EQ(of_ends.size(), 4u);
+  EXPECT_EQ(of_ends.ends_begin(), 1);
+  EXPECT_EQ(of_ends.begin(), 0);
+}
+
+TEST_F(DropListTest, LastDropIsOfTheKeysOrOfTheNamespaceAndOfWhatIsListedStill) {
+  const std::vector<BlockKey> one = {Key(1)}, two = {Key(1), Key(2)}, other = {Key(3)};
+  list_.Add(1, OfKeys(name_, {Key(1)}));
+  list_.Add(1, OfKeys(name_, {Key(1)}));
+  EXPECT_EQ(list_.LastOf(name_, {}), 0);
+  list_.Add(2, {.name = name_});
+  list_.Add(3, OfKeys(name_, {Key(2)}));
+  EXPECT_EQ(list_.LastOf(name_, {}), 2);
+  EXPECT_EQ(list_.LastOf(name_, one), 1);
+  EXPECT_EQ(list_.LastOf(name_, two), 3);
+  EXPECT_EQ(list_.LastOf(name_, other), 0);
+  for (std::uint64_t i = 10; i < 12; ++i) list_.Add(4, OfKeys(name_, {Key(i)}));
+  EXPECT_EQ(list_.begin(), 1);
+  EXPECT_EQ(list_.LastOf(name_, one), 0) << "both of its drops have left the list";
 }
 
 }  // namespace

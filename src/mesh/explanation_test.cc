@@ -58,7 +58,7 @@ TEST_F(ExplanationTest, DroppedBeingDroppedAndRefusedWhereTheHolderHasNotApplied
 TEST_F(ExplanationTest, RefusedFromBehindTheList) {
   StartNodes(2);
   PutChain(0, 1, 4);
-  node(1).rule.list.Restart(5, 5);
+  node(1).rule.list.Restart(5);
   node(1).rule.applied = 5;
   const Explanation refused = Of(1, 1, 4);
   EXPECT_EQ(refused.finding, Finding::kRefused) << refused.text;

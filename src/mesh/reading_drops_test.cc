@@ -200,7 +200,7 @@ TEST_F(ReadingTest, NothingIsTakenUnderAnotherHistoryOrFromBehindTheList) {
   StartNodes(2);
   PutAndTell(0, 8);
   const PeerMatch match = Find(1, 1, 8);
-  node(1).rule.list.Restart(5, 5);
+  node(1).rule.list.Restart(5);
   EXPECT_EQ(Read(1, match).value_or(0), 0u);
   node(0).rule.applied = 5;
   EXPECT_EQ(Read(1, match).value_or(0), 8u);

@@ -31,7 +31,7 @@ Result<Copies> ParseCopies(std::string_view text) {
   const std::string_view number = colon == std::string_view::npos ? text : text.substr(colon + 1);
   const char* const end = number.data() + number.size();
   const auto read = std::from_chars(number.data(), end, copies.members);
-  const bool is_number = read.ec == std::errc() && read.ptr == end && !number.empty();
+  const bool is_number = read.ec == std::errc() && read.ptr == end;
   if (!is_number || copies.members == 0 || copies.members > Copies::kMost)
     return Error(Code::kInvalid, Text("copies: ", Shown(text), " is not 1 to ", Copies::kMost,
                                       ", nor PATTERN:N with such a number behind it"));

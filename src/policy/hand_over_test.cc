@@ -84,5 +84,12 @@ TEST(HandOverTest, BranchesBeginAtRootsAndBelowManyChildren) {
   EXPECT_TRUE(BeginsBranch(true, kManyChildren));
 }
 
+TEST(HandOverTest, CopiesGoUpToTheirBoundAndThoseOfEveryNamespaceHaveNoPattern) {
+  const Result<Copies> most = ParseCopies(std::to_string(Copies::kMost));
+  ASSERT_TRUE(most.has_value());
+  EXPECT_EQ(CopiesOf(std::vector{*most}, {}, {}), Copies::kMost);
+  EXPECT_FALSE(ParseCopies("99999999999").has_value());
+}
+
 }  // namespace
 }  // namespace cistern::policy

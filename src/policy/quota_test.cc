@@ -120,5 +120,35 @@ TEST(Quota, TheOrderOfAGroupIsThatOfAllWithoutTheOthers) {
   }
 }
 
+TEST(Quota, AllOfWhatItMayHaveMayBeReserved) {
+  EXPECT_TRUE(ParseQuota("a:memory=1GiB,reserve=1GiB").has_value());
+  EXPECT_TRUE(ParseQuota("a:flash=1GiB,flash_reserve=1GiB").has_value());
+  EXPECT_EQ(QuotaTable({{.pattern = "a"}}).ReservableBelow(1, 1000), 0u) << "nobody has a reserve";
+}
+
+// Nothing of the text stands for two parts of a pattern, and nothing behind the pattern counts.
+TEST(Quota, APatternMatchesAllOfATextAndItsPartsInTurn) {
+  EXPECT_FALSE(MatchesPattern("xab*bz", "xabz"));
+  EXPECT_TRUE(MatchesPattern("xab*bz", "xabbz"));
+  EXPECT_TRUE(MatchesPattern("a*bc", "abcbc"));
+  const std::string_view longer = "abc*d";
+  EXPECT_FALSE(MatchesPattern(longer.substr(0, 3), "abcd"));
+  EXPECT_FALSE(MatchesPattern(longer.substr(0, 2), "abc"));
+  EXPECT_FALSE(MatchesPattern(longer.substr(0, 4), "ab"));
+}
+
+// A quota of one model is not another one's, though that one says the same name of something else.
+TEST(Quota, AValueIsOfTheFieldOrLabelThatThePatternNames) {
+  using Values = std::vector<std::pair<std::string, std::string>>;
+  const QuotaTable table({{.pattern = "model=llama-*"}, {.pattern = "blue"}});
+  const Values tokenizer = {{"tokenizer", "llama-8b"}}, model = {{"model", "llama-8b"}},
+               blue = {{"blue", "blue"}};
+  EXPECT_EQ(table.GroupOf({}, tokenizer), 0);
+  EXPECT_EQ(table.GroupOf({}, tokenizer, tokenizer), 0);
+  EXPECT_EQ(table.GroupOf({}, {}, model), 1) << "a label";
+  EXPECT_EQ(table.GroupOf({}, tokenizer, model), 1);
+  EXPECT_EQ(table.GroupOf({}, blue, blue), 0) << "a pattern without = is of names";
+}
+
 }  // namespace
 }  // namespace cistern::policy
