@@ -268,6 +268,8 @@ class Share:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.there, self.looks = threading.Event(), 0
         self.there.set()
+        self.elsewhere: set[str] = set()
+        """Places that always answer."""
         self.waits: list[float] = []
         monkeypatch.setattr(adapters_module, "_state", self.state)
         monkeypatch.setattr(Adapters, "_digest", lambda self, adapter: adapter.name)
@@ -275,7 +277,7 @@ class Share:
 
     def state(self, adapter: Adapter) -> object:
         self.looks += 1
-        assert self.there.wait(WATCHDOG_S)
+        assert adapter.path in self.elsewhere or self.there.wait(WATCHDOG_S)
         return adapter.path
 
     def wait(self, of: Any, timeout_s: float) -> Any:
@@ -358,6 +360,29 @@ def test_steps_look_for_an_adapters_answer_once_however_many_wait(
     side.close()
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_adapter_whose_share_hangs_keeps_no_other_adapter_waiting(
+    connection: OneConnection, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """Neither its requests nor its blocks: the other's look, or the reading of its files, goes on beside."""
+    side, share = with_lora(connection, monkeypatch)
+    other, adapters = Adapter("other", 2, "/other", False), side._adapted._adapters
+    share.elsewhere.add(other.path)
+    if known:
+        add(side, "first other", adapter=other)
+        until(lambda: side.match("first other", 0)[1] or join(side))
+    share.hangs(side, LORA if known else Adapter("new", 3, "/new", False))
+    for _ in range(3):  # what waits behind a look that hangs takes no thread of its own
+        add(side, "hung", adapter=LORA)
+        adapters.ask_again(LORA, "lora")
+    add(side, "other", adapter=other)
+    until(lambda: side.match("other", 0)[1] or join(side))
+    assert adapters.ask_again(other, "other").result(WATCHDOG_S)
+    assert adapters._looks._threads <= 2 and adapters._reads._threads <= 2
+    share.there.set()
+    side.close()
+
+
 def test_looks_at_adapters_are_as_many_as_these_at_most(
     connection: OneConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,7 +396,7 @@ def test_looks_at_adapters_are_as_many_as_these_at_most(
         [adapters.ask(LORA) for _ in range(100)], [adapters.ask(new) for _ in range(100)],
         [adapters.ask_again(LORA, "lora") for _ in range(100)],
     ]
-    assert adapters._looks._work.qsize() == 2 and adapters._reads._work.qsize() == 1
+    assert [sum(map(len, one._lanes.values())) for one in (adapters._looks, adapters._reads)] == [2, 1]
     looks = share.looks
     share.there.set()
     assert [{one.result(WATCHDOG_S) for one in some} for some in later] == [{"lora"}, {"new"}, {True}]
