@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from functools import partial
 
 from .. import Chain, Lease, Namespace, Store
 from .connection import CALL_US, Connection
@@ -127,6 +126,8 @@ class LoadLeases:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._loads: set[int] = set()
+        """Orders of loads that have not ended."""
         self._leases: dict[int, Lease] = {}
         """By the load's order. Of the connection's thread."""
         self._connects = 0
@@ -137,9 +138,12 @@ class LoadLeases:
         """`keys`: of the chain that is held, from the request's first block on: at least to the load's end."""
         chain = Chain(keys[:MAX_HELD])
         lease_us = min(order.deadline_us + LEASE_EXTRA_US, MAX_LEASE_US)
+        self._loads.add(order.id)
 
         def work(session: Session) -> None:
-            self._let_go_of_former(session)
+            self._let_go_of_ended(session)
+            if order.id not in self._loads:  # the node was silent meanwhile
+                return
             answer = session.store.match(session.namespaces[order.namespace], chain, hold_us=lease_us)
             if answer.hold is not None:
                 self._leases[order.id] = answer.hold
@@ -147,7 +151,9 @@ class LoadLeases:
         self._connection.submit(work)
 
     def release(self, order_id: int) -> None:
-        self._connection.submit(partial(self._release, order_id))
+        """The load has ended. Where the connection has no room for this, its lease goes with the next one's."""
+        self._loads.discard(order_id)
+        self._connection.submit(self._let_go_of_ended)
 
     def _let_go_of_former(self, session: Session) -> None:
         """What was to be released when no session stood is not: such a lease has ended, but keeps its node's memory
@@ -156,8 +162,7 @@ class LoadLeases:
             self._leases.clear()
             self._connects = session.connects
 
-    def _release(self, order_id: int, session: Session) -> None:
+    def _let_go_of_ended(self, session: Session) -> None:
         self._let_go_of_former(session)
-        lease = self._leases.pop(order_id, None)
-        if lease is not None:
-            lease.release()
+        for order_id in self._leases.keys() - self._loads:
+            self._leases.pop(order_id).release()
