@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from harness import WATCHDOG_S
-from scheduler_side import SIZE, Clock, OneConnection, OneRequest, join, ready, until
+from scheduler_side import SIZE, Clock, OneConnection, OneRequest, OneStore, join, ready, until
 
 import cistern.engine.coordinator as coordinator_module
 import cistern.engine.written as written_module
@@ -178,3 +178,28 @@ def test_request_whose_blocks_were_refused_saves_on_later(clock: Clock, connecti
     assert not saves() and not saves()
     clock.now += coordinator_module.STOPPED_S
     assert saves() or saves()
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_request_that_outlives_its_node_saves_behind_what_the_next_node_has(
+    connection: OneConnection, kept: int
+) -> None:
+    """Else all that it computes from then on would wait there for ancestors that went with the node."""
+    side = ready()
+    connection.store.blocks = 0
+    side.add_request(request := OneRequest("runs"), options.RequestParameters())
+    assert side.match("runs", 0) == (0, False)
+    (order,) = side.step_orders({"runs": 2 * SIZE}).saves
+    report = SaveReport(0, order.id, len(order.keys))
+    side.handle_reports([RankReport(0, order.step, saves=[report])], set())
+    before = connection.session
+    assert before is not None and (order.first_block, len(order.keys)) == (0, 2)
+    connection.session = None
+    side.step_orders({"runs": 1})
+    connection.store = OneStore()
+    connection.store.blocks = kept
+    connection.session = Session(before.spec, connection.store, [object()], 2)  # type: ignore[arg-type,list-item]
+    until(lambda: side._shared.ready(BASE) or join(side))
+    request.computed_tokens = 2 * SIZE
+    (order,) = side.step_orders({"runs": SIZE}).saves
+    assert (order.first_block, len(order.keys)) == (kept, 3 - kept)

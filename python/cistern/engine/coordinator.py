@@ -516,8 +516,11 @@ class Coordinator:
         return (None if now - tracked.first_asked < LOOK_S else 0), False
 
     def _forget_answers(self) -> None:
-        for tracked in self._requests.values():
+        """The store is another one, which may have nothing of what was saved: a request saves on behind what it has."""
+        for request_id, tracked in self._requests.items():
             tracked.match.forget()
+            tracked.stopped_until = 0.0
+            self._plan.resume(request_id)
 
     # ------------------------------------------------------------------ matches and saves
 
