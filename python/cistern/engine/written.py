@@ -24,6 +24,7 @@ LOOK_S = 1.0
 """Time for which blocks wait for a look before they are given up."""
 
 Look = Callable[[], "Future[bool]"]
+Told = Callable[[bool], object]
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class _LookedAt:
     puts: Sequence[bytes]
     look: Future[bool]
     since: float
+    told: Told
 
 
 class WrittenPuts:
@@ -69,13 +71,15 @@ class WrittenPuts:
         """Where an order's blocks were put that has ended; None: nowhere, or nobody knows any more."""
         return self._places.pop(order_id, None)
 
-    def publish(self, place: Place | None, puts: Sequence[bytes]) -> None:
+    def publish(self, place: Place | None, puts: Sequence[bytes], told: Told) -> None:
         """At once, or by the settle() that finds what their place's look says: the connection's thread never waits for
-        that, since all other blocks would wait behind them."""
+        that, since all other blocks would wait behind them. `told`: called with whether they become visible, once that
+        is submitted."""
         if place is not None and place.look is not None:
-            self._looked_at.append(_LookedAt(place, puts, place.look(), time.monotonic()))
+            self._looked_at.append(_LookedAt(place, puts, place.look(), time.monotonic(), told))
         else:
             self._submit(place, puts, publish=True)
+            told(place is not None)
 
     def abandon(self, place: Place | None, puts: Sequence[bytes]) -> None:
         self._submit(place, puts, publish=False)
@@ -88,7 +92,9 @@ class WrittenPuts:
         still, now = [], time.monotonic()
         for one in self._looked_at:
             if one.look.done() or last or now - one.since >= LOOK_S:
-                self._submit(one.place, one.puts, publish=_agrees(one.look))
+                agrees = _agrees(one.look)
+                self._submit(one.place, one.puts, publish=agrees)
+                one.told(agrees)
             else:
                 still.append(one)
         self._looked_at = still
