@@ -73,7 +73,7 @@ class Adapters:
         """Raises UnknownIdentity."""
         state = _state(adapter)
         if state is None:
-            raise UnknownIdentity(f"adapter {adapter.name}: no files at {adapter.path}")
+            raise UnknownIdentity(f"adapter {adapter.name}: no files at {adapter.path}: give their folder")
         known = self._known.get(adapter.number)
         if known is None or (adapter.reload and known[1] != state):
             if not adapter.reload and self._loaded.get(adapter.number, state) != state:
