@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -320,11 +321,35 @@ def test_only_the_first_request_of_an_adapter_waits_for_a_share_that_hangs(
     add(side, "c", adapter=LORA)
     assert side.match("c", 0) == (0, False)
     share.there.set()
-    until(lambda: not side._adapted._waited_since)
+    until(lambda: not side._adapted._late)
     add(side, "d", adapter=LORA)
     until(lambda: side.match("d", 0) != (None, False))
     assert side.match("d", 0) == (3 * SIZE, True)
     side.close()
+
+
+def test_request_that_waits_for_the_end_of_a_look_in_time_keeps_no_later_one_from_waiting(
+    clock: Clock, connection: OneConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread lost the processor between the look and its answer."""
+    side, _ = with_lora(connection, monkeypatch)
+    answers: list[concurrent.futures.Future[str]] = []
+    looks: list[Callable[[float], object]] = []
+
+    def ask(self: Adapters, adapter: Adapter, looked: Callable[[float], object]) -> concurrent.futures.Future[str]:
+        looks.append(looked)
+        answers.append(concurrent.futures.Future())
+        return answers[-1]
+
+    monkeypatch.setattr(Adapters, "ask", ask)
+    add(side, "a", adapter=LORA)
+    looks[0](0.0)
+    assert side.match("a", 0) == (None, False)
+    answers[0].set_result("lora")
+    assert side.match("a", 0) == (3 * SIZE, True)
+    clock.now += 2 * adapted_module.LOOK_S
+    add(side, "b", adapter=LORA)
+    assert side.match("b", 0) == (None, False)
 
 
 def test_new_adapter_whose_files_hang_keeps_nobody_waiting_behind_its_first_request(
