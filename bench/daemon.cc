@@ -33,7 +33,7 @@ std::string DaemonBeside() {
 Result<Daemon> Daemon::Start(const std::string& program, const std::string& parent_dir,
                              std::vector<std::string> flags, std::vector<std::string> prefix) {
   Daemon daemon;
-  daemon.directory_ = parent_dir + "/cistern-bench-XXXXXX";
+  daemon.directory_ = Text(parent_dir, "/cistern-bench-", getpid(), "-XXXXXX");
   if (mkdtemp(daemon.directory_.data()) == nullptr) {
     return Error(Code::kInvalid, Text(parent_dir, ": no directory can be made there"));
   }

@@ -94,6 +94,21 @@ class DevTest(unittest.TestCase):
                 self.assertEqual(os.read(last, 1), b"")
                 os.close(last)
 
+    def test_what_killed_tests_left_is_removed_and_nothing_else(self) -> None:
+        ended = subprocess.Popen(["true"])
+        ended.wait()
+        with tempfile.TemporaryDirectory() as folder:
+            root = Path(folder)
+            left = [f"cistern-cli-{ended.pid}-a_1", f"cistern-test-{ended.pid}-Xy"]
+            others = [f"cistern-cli-{os.getpid()}-a", "cistern-0", f"cistern-cli-{ended.pid}", f"mine-{ended.pid}-a"]
+            for name in [*left, *others]:
+                (root / name / "memory").mkdir(parents=True)
+            (root / f"cistern-log-{ended.pid}-a").touch()
+            (root / "dev").write_text((ROOT / "dev").read_text().replace('\nmain "$@"\n', "\nremove_left . /none\n"))
+            subprocess.run(["bash", root / "dev"], capture_output=True, check=True)
+            there = sorted(path.name for path in root.iterdir() if path.name != "dev")
+        self.assertEqual(there, sorted([*others, f"cistern-log-{ended.pid}-a"]))
+
     def test_relative_paths_are_of_where_it_is_called(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             root, away = Path(folder, "root"), Path(folder, "away")

@@ -24,6 +24,7 @@ class Node:
     def __init__(self, directory: pathlib.Path, memory: str = "128MiB", *more: str) -> None:
         self.socket = str(directory / "socket")
         self.command = [
+            *("setpriv", "--pdeathsig", "KILL"),  # it is killed with the tests
             cistern.cisternd_path(),
             *("--memory", memory, "--memory-dir", str(directory / "memory"), "--socket", self.socket),
             *more,
@@ -60,8 +61,8 @@ class Node:
 
 @pytest.fixture
 def directory() -> Iterator[pathlib.Path]:
-    parent = pathlib.Path("/dev/shm")
-    with tempfile.TemporaryDirectory(prefix="cistern-python-", dir=parent if parent.is_dir() else None) as path:
+    parent = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    with tempfile.TemporaryDirectory(prefix=f"cistern-python-{os.getpid()}-", dir=parent) as path:
         yield pathlib.Path(path)
 
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A directory of a test's own, which goes with it.
+// A directory of a test's own, which goes with it, or with the next `./dev test` where it is killed.
 #pragma once
+
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -19,7 +21,7 @@ class TestDirectory final {
   explicit TestDirectory(On on = On::kMemory) {
     std::filesystem::path parent = on == On::kDisk ? std::filesystem::current_path() : "/dev/shm";
     if (!std::filesystem::is_directory(parent)) parent = std::filesystem::temp_directory_path();
-    path_ = (parent / "cistern-test-XXXXXX").string();
+    path_ = (parent / ("cistern-test-" + std::to_string(::getpid()) + "-XXXXXX")).string();
     CISTERN_ASSERT(::mkdtemp(path_.data()) != nullptr);
   }
   ~TestDirectory() {

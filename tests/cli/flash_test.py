@@ -7,6 +7,7 @@ Usage: flash_test.py BIN_DIR [unittest arguments]
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import shutil
 import signal
@@ -69,7 +70,7 @@ class FlashTest(ProgramTest):
     def setUp(self) -> None:
         super().setUp()
         # Beside the programs, on a disk.
-        disk = tempfile.TemporaryDirectory(prefix="cistern-flash-", dir=BIN.parent)
+        disk = tempfile.TemporaryDirectory(prefix=f"cistern-flash-{os.getpid()}-", dir=BIN.parent)
         self.addCleanup(disk.cleanup)
         self.disk = pathlib.Path(disk.name)
         self.flash = f"{self.disk}:1GiB"
@@ -107,12 +108,14 @@ class FlashTest(ProgramTest):
         return result.stdout.strip()
 
     def loop_device(self, size_bytes: int, *flags: object) -> str:
-        """A block device over a file of zeroes beside the flash directory."""
+        """A block device over a file of zeroes in memory. It is there as long as anybody has it open: as this test
+        has, whose end, however it comes, is its own."""
         image = self.directory / "image"
         with open(image, "wb") as file:
             file.truncate(size_bytes)
         device = self.tool("losetup", "--find", "--show", *flags, image)
-        self.addCleanup(subprocess.run, ["losetup", "--detach", device], check=False)
+        self.addCleanup(os.close, os.open(device, os.O_RDONLY | os.O_CLOEXEC))
+        self.tool("losetup", "--detach", device)
         return device
 
 
@@ -290,7 +293,7 @@ class WhatANodeDoes(FlashTest):
             node.end()
 
     def test_a_device_is_taken_out_and_brought_back(self) -> None:
-        second = tempfile.TemporaryDirectory(prefix="cistern-flash-", dir=BIN.parent)
+        second = tempfile.TemporaryDirectory(prefix=f"cistern-flash-{os.getpid()}-", dir=BIN.parent)
         self.addCleanup(second.cleanup)
         node = self.node("--flash", self.flash, "--flash", f"{second.name}:1GiB")
         node.put(0)
@@ -310,7 +313,7 @@ class WhatANodeDoes(FlashTest):
         self.assert_says(node.cistern("device", "take-out", "/no/such"), 1, "/no/such", second.name)
 
     def test_an_empty_disk_in_the_place_of_another_is_brought_back(self) -> None:
-        second = tempfile.TemporaryDirectory(prefix="cistern-flash-", dir=BIN.parent)
+        second = tempfile.TemporaryDirectory(prefix=f"cistern-flash-{os.getpid()}-", dir=BIN.parent)
         self.addCleanup(second.cleanup)
         node = self.node("--flash", self.flash, "--flash", f"{second.name}:1GiB")
         node.json("device", "take-out", second.name)
@@ -420,7 +423,7 @@ class BadInput(FlashTest):
         node.put(0)
 
     def test_flash_whose_journal_is_gone_with_its_drive_is_refused_with_the_way_out(self) -> None:
-        second = tempfile.TemporaryDirectory(prefix="cistern-flash-", dir=BIN.parent)
+        second = tempfile.TemporaryDirectory(prefix=f"cistern-flash-{os.getpid()}-", dir=BIN.parent)
         self.addCleanup(second.cleanup)
         node = self.node("--flash", self.flash, "--flash", f"{second.name}:1GiB")
         node.put_many(4)
@@ -440,6 +443,8 @@ class BadInput(FlashTest):
         node.end()
         self.assert_says(run("cistern", "forget", "--memory-dir", node.memory_dir), 0)
         node.start(*node.flags, "--alignment", "512B")
+        if "needs transfers aligned to 4096 bytes" in node.said:
+            self.skipTest("the disk beside the programs takes no transfers of 512 bytes")
         self.assertRegex(node.said, "formatted, .*its unit is 4096 bytes and the arena's alignment is 512")
         self.assertEqual([node.get(n) for n in range(4)], [None] * 4)
         node.end()

@@ -21,6 +21,7 @@ BIN = pathlib.Path(sys.argv.pop(1)).resolve()
 os.umask(0o022)  # other users read what tests give them
 TIMEOUT_S = 300
 SAYS_S = 100  # until a node has said what it was to say
+ENDS_WITH_US = ("setpriv", "--pdeathsig", "KILL")  # before a command: it is killed when who starts it is
 KEYS = [f"{i:032x}" for i in range(1, 9)]
 
 
@@ -45,7 +46,7 @@ class Node:
         """With these flags, or with the constructor's. `said` is what it says until it is ready."""
         words = (*self.memory, "--memory-dir", self.memory_dir, "--socket", self.socket, *(flags or self.flags))
         self.command = [str(BIN / "cisternd"), *map(str, words)]
-        self.process = subprocess.Popen(self.command, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([*ENDS_WITH_US, *self.command], stderr=subprocess.PIPE, text=True)
         self.said = ""
         while "node ready" not in self.said and (line := self.line()):
             self.said += line
@@ -92,7 +93,7 @@ class ProgramTest(unittest.TestCase):
     """A test in a directory of its own, in memory."""
 
     def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory(prefix="cistern-cli-", dir="/dev/shm")
+        scratch = tempfile.TemporaryDirectory(prefix=f"cistern-cli-{os.getpid()}-", dir="/dev/shm")
         self.addCleanup(scratch.cleanup)
         self.directory = pathlib.Path(scratch.name)
 

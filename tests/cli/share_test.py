@@ -145,7 +145,7 @@ class SharedHost(unittest.TestCase):
     def setUp(self) -> None:
         if os.geteuid() != 0:
             self.skip("makes namespaces of several users: run as root")
-        scratch = tempfile.TemporaryDirectory(prefix="cistern-share-", dir="/dev/shm")
+        scratch = tempfile.TemporaryDirectory(prefix=f"cistern-share-{os.getpid()}-", dir="/dev/shm")
         self.addCleanup(scratch.cleanup)
         self.directory = pathlib.Path(scratch.name)
         self.directory.chmod(0o755)

@@ -102,8 +102,8 @@ TEST(Daemon, WhereTheSystemHasNoThreadForRailsItEndsInOrder) {
 
 // As few descriptors, one more each time, until it serves.
 TEST(Daemon, WhereItHasNoDescriptorForItItEndsInOrder) {
-  std::string directory = "/dev/shm/cistern-test-XXXXXX";
-  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  const TestDirectory scratch;
+  const std::string& directory = scratch.path();
   const std::string program = DaemonBeside(), memory = directory + "/memory", socket = directory + "/socket";
   bool served = false;
   for (rlim_t descriptors = 4; descriptors <= 256 && !served; ++descriptors) {
@@ -122,7 +122,6 @@ TEST(Daemon, WhereItHasNoDescriptorForItItEndsInOrder) {
     served = WEXITSTATUS(status) == 0;
   }
   EXPECT_TRUE(served);
-  std::filesystem::remove_all(directory);
 }
 
 // Its pid; -1: the process has no child of this name.

@@ -21,6 +21,8 @@ from typing import Any
 
 HERE = Path(__file__).parent
 WATCHDOG_S = 600
+ENDS_WITH_US = ("setpriv", "--pdeathsig", "KILL")
+"""Before a command: it is killed when the thread that starts it ends, or is."""
 
 
 def prompt(seed: int, tokens: int, vocabulary: int = 500) -> list[int]:
@@ -32,7 +34,7 @@ class Node:
     """cisternd with a directory of its own."""
 
     def __init__(self, memory: str = "512MiB", *more: str) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="cistern-test-", dir="/dev/shm"))
+        self.folder = Path(tempfile.mkdtemp(prefix=f"cistern-test-{os.getpid()}-", dir="/dev/shm"))
         self.socket = self.folder / "socket"
         self.memory = memory
         self.more = more
@@ -43,7 +45,7 @@ class Node:
 
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [cisternd_path(), "--memory", self.memory, "--memory-dir", str(self.folder / "memory"),
+                [*ENDS_WITH_US, cisternd_path(), "--memory", self.memory, "--memory-dir", str(self.folder / "memory"),
                  "--socket", str(self.socket), *self.more],
                 stdout=log, stderr=subprocess.PIPE,
             )
@@ -120,7 +122,7 @@ class Etcd:
     """A real etcd on loopback: Debian's etcd-server."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="cistern-etcd-", dir="/dev/shm"))
+        self.folder = Path(tempfile.mkdtemp(prefix=f"cistern-etcd-{os.getpid()}-", dir="/dev/shm"))
         self.endpoint = ""
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -130,7 +132,8 @@ class Etcd:
         with log.open("wb") as into:
             # A fast clock makes one member a leader in 0.1 s instead of 1.
             self.process = subprocess.Popen(
-                ["etcd", "--data-dir", str(self.folder / "data"), "--logger", "zap", "--log-outputs", "stderr",
+                [*ENDS_WITH_US, "etcd", "--data-dir", str(self.folder / "data"),
+                 "--logger", "zap", "--log-outputs", "stderr",
                  "--listen-client-urls", self.endpoint, "--advertise-client-urls", self.endpoint,
                  "--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers,
                  "--initial-cluster", f"default={peers}", "--heartbeat-interval", "10", "--election-timeout", "100"],
@@ -243,7 +246,7 @@ class Engine:
         asked = {"model": str(model), "connector": connector, **more}
         self._log = tempfile.NamedTemporaryFile("w+", prefix="cistern-engine-", suffix=".log")
         self._process = subprocess.Popen(
-            [*within, sys.executable, str(HERE / "driver.py"), json.dumps(asked)],
+            [*ENDS_WITH_US, *within, sys.executable, str(HERE / "driver.py"), json.dumps(asked)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, start_new_session=True,
             env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
         )

@@ -22,6 +22,7 @@ from cistern.engine.orders import RankReport, SaveReport
 from cistern.engine.request import Adapter
 from cistern.engine.session import Session, SessionSpec
 from cistern.vllm import updates
+from cistern.vllm.request import adapter_of
 
 
 def write_adapter(folder: Path, body: bytes) -> None:
@@ -87,6 +88,12 @@ def test_loading_of_an_adapter_told_before_it_happens() -> None:
     assert core.add_lora(request) is True
     assert done == [Adapter("a", 3, "/a", True), request]
     updates.watch_adapters(None, side)  # type: ignore[arg-type]
+
+
+def test_adapter_in_a_users_home_is_where_its_loader_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/of")
+    request = SimpleNamespace(lora_name="a", lora_int_id=3, lora_path="~/a")
+    assert adapter_of(request) == Adapter("a", 3, "/home/of/a", False)
 
 
 @pytest.mark.parametrize("ahead", [True, False])

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from harness import WATCHDOG_S
 from scheduler_side import SIZE, OneConnection, OneStore, ready, until
 
 import cistern.engine.connection as connection_module
@@ -227,6 +229,33 @@ def test_leases_of_a_node_that_ended_let_go_of(monkeypatch: pytest.MonkeyPatch) 
     until(lambda: leases._leases)
     alive[0] = False
     until(lambda: not leases._leases)
+    kept.close()
+
+
+def test_load_that_ended_while_its_node_was_silent_leases_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much waits for the node by then: else the leases of all of them keep its memory full when it is back."""
+    monkeypatch.setattr(connection_module, "MAX_WORK", 8)
+    silent, leased, released = threading.Event(), [], []
+
+    def match(namespace: object, chain: object, hold_us: int) -> MatchResult:
+        leased.append(1)
+        assert silent.wait(WATCHDOG_S)
+        return MatchResult(1, (), SimpleNamespace(release=lambda: released.append(1)))  # type: ignore[arg-type]
+
+    store: Any = SimpleNamespace(report=lambda: None, close=lambda: None, match=match)
+    kept = Connection(LOGGER)
+    leases = LoadLeases(kept)
+    kept.session = Session(SPEC, store, [object()])  # type: ignore[list-item]
+    kept.open(SPEC)
+    orders = [LoadOrder(number, "r", 0, 0, [bytes(32)], [[3]], deadline_us=5_000_000) for number in range(12)]
+    for order in orders:
+        leases.take(order, order.keys)
+    until(lambda: leased)
+    for order in orders:
+        leases.release(order.id)  # of which there is no room for any
+    silent.set()
+    assert kept.flush(WATCHDOG_S)
+    assert (len(leased), len(released), leases._leases) == (1, 1, {})
     kept.close()
 
 

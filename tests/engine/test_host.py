@@ -7,11 +7,14 @@ import errno
 import logging
 import os
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 from harness import WATCHDOG_S
+from scheduler_side import until
 
+from cistern.engine import beside as beside_module
 from cistern.engine import cpus, digests
 from cistern.engine import weights as weights_module
 from cistern.engine.beside import Beside
@@ -42,9 +45,37 @@ def test_work_for_which_there_is_no_thread_fails_alone(monkeypatch: pytest.Monke
     beside = Beside("test")
     with monkeypatch.context() as full:
         full.setattr(threading.Thread, "start", start)
-        assert "can't start" in str(beside.submit(lambda: 1).exception(WATCHDOG_S))
-    assert beside.submit(lambda: 2).result(WATCHDOG_S) == 2
+        assert "can't start" in str(beside.submit(0, lambda: 1).exception(WATCHDOG_S))
+    assert beside.submit(0, lambda: 2).result(WATCHDOG_S) == 2
     beside.close()
+
+
+def test_threads_beside_are_as_many_as_lanes_at_work_and_end_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside_module, "IDLE_S", WATCHDOG_S)
+    go_on, begun = threading.Event(), [threading.Semaphore(0) for _ in range(3)]
+
+    def hang(lane: int) -> threading.Thread:
+        begun[lane].release()
+        assert go_on.wait(WATCHDOG_S)
+        return threading.current_thread()
+
+    beside = Beside("test", most=2)
+    hung = [beside.submit(lane, partial(hang, lane)) for lane in (0, 0, 1, 2)]
+    assert begun[0].acquire(timeout=WATCHDOG_S) and begun[1].acquire(timeout=WATCHDOG_S)
+    assert [one.running() for one in hung] == [True, False, True, False]
+    go_on.set()
+    threads = {one.result(WATCHDOG_S) for one in hung}
+    assert len(threads) == 2
+    until(lambda: beside._idle == 2)
+    assert beside.submit(3, threading.current_thread).result(WATCHDOG_S) in threads
+    beside.close()
+    monkeypatch.setattr(beside_module, "IDLE_S", 0)
+    short = Beside("test")
+    threads.add(short.submit(0, threading.current_thread).result(WATCHDOG_S))
+    for thread in threads:
+        thread.join(WATCHDOG_S)
+        assert not thread.is_alive()
+    assert short.submit(0, lambda: 1).result(WATCHDOG_S) == 1
 
 
 def test_thread_is_started_though_the_cpus_of_its_starter_are_taken_meanwhile(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import Engine, Node, free_port, prompt, transfer_config
+from harness import ENDS_WITH_US, Engine, Node, free_port, prompt, transfer_config
 
 msgspec = pytest.importorskip("msgspec")
 zmq = pytest.importorskip("zmq")
@@ -29,10 +29,10 @@ class Server:
         self.log = folder / f"{name}.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--port",
-                 str(self.port), "--skip-tokenizer-init", "--dtype", "float32", "--enforce-eager", "--max-model-len",
-                 "2048", "--kv-cache-memory-bytes", "60000000", "--served-model-name", "m", "--kv-transfer-config",
-                 json.dumps(connector), *more],
+                [*ENDS_WITH_US, sys.executable, "-m", "vllm.entrypoints.openai.api_server",
+                 "--model", str(model), "--port", str(self.port), "--skip-tokenizer-init", "--dtype", "float32",
+                 "--enforce-eager", "--max-model-len", "2048", "--kv-cache-memory-bytes", "60000000",
+                 "--served-model-name", "m", "--kv-transfer-config", json.dumps(connector), *more],
                 stdout=log, stderr=log, start_new_session=True,
                 env={**os.environ, "OMP_NUM_THREADS": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
                      "VLLM_LOGGING_LEVEL": "WARNING"},

@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -268,6 +269,8 @@ class Share:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.there, self.looks = threading.Event(), 0
         self.there.set()
+        self.elsewhere: set[str] = set()
+        """Places that always answer."""
         self.waits: list[float] = []
         monkeypatch.setattr(adapters_module, "_state", self.state)
         monkeypatch.setattr(Adapters, "_digest", lambda self, adapter: adapter.name)
@@ -275,7 +278,7 @@ class Share:
 
     def state(self, adapter: Adapter) -> object:
         self.looks += 1
-        assert self.there.wait(WATCHDOG_S)
+        assert adapter.path in self.elsewhere or self.there.wait(WATCHDOG_S)
         return adapter.path
 
     def wait(self, of: Any, timeout_s: float) -> Any:
@@ -318,11 +321,35 @@ def test_only_the_first_request_of_an_adapter_waits_for_a_share_that_hangs(
     add(side, "c", adapter=LORA)
     assert side.match("c", 0) == (0, False)
     share.there.set()
-    until(lambda: not side._adapted._waited_since)
+    until(lambda: not side._adapted._late)
     add(side, "d", adapter=LORA)
     until(lambda: side.match("d", 0) != (None, False))
     assert side.match("d", 0) == (3 * SIZE, True)
     side.close()
+
+
+def test_request_that_waits_for_the_end_of_a_look_in_time_keeps_no_later_one_from_waiting(
+    clock: Clock, connection: OneConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread lost the processor between the look and its answer."""
+    side, _ = with_lora(connection, monkeypatch)
+    answers: list[concurrent.futures.Future[str]] = []
+    looks: list[Callable[[float], object]] = []
+
+    def ask(self: Adapters, adapter: Adapter, looked: Callable[[float], object]) -> concurrent.futures.Future[str]:
+        looks.append(looked)
+        answers.append(concurrent.futures.Future())
+        return answers[-1]
+
+    monkeypatch.setattr(Adapters, "ask", ask)
+    add(side, "a", adapter=LORA)
+    looks[0](0.0)
+    assert side.match("a", 0) == (None, False)
+    answers[0].set_result("lora")
+    assert side.match("a", 0) == (3 * SIZE, True)
+    clock.now += 2 * adapted_module.LOOK_S
+    add(side, "b", adapter=LORA)
+    assert side.match("b", 0) == (None, False)
 
 
 def test_new_adapter_whose_files_hang_keeps_nobody_waiting_behind_its_first_request(
@@ -358,6 +385,29 @@ def test_steps_look_for_an_adapters_answer_once_however_many_wait(
     side.close()
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_adapter_whose_share_hangs_keeps_no_other_adapter_waiting(
+    connection: OneConnection, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """Neither its requests nor its blocks: the other's look, or the reading of its files, goes on beside."""
+    side, share = with_lora(connection, monkeypatch)
+    other, adapters = Adapter("other", 2, "/other", False), side._adapted._adapters
+    share.elsewhere.add(other.path)
+    if known:
+        add(side, "first other", adapter=other)
+        until(lambda: side.match("first other", 0)[1] or join(side))
+    share.hangs(side, LORA if known else Adapter("new", 3, "/new", False))
+    for _ in range(3):  # what waits behind a look that hangs takes no thread of its own
+        add(side, "hung", adapter=LORA)
+        adapters.ask_again(LORA, "lora")
+    add(side, "other", adapter=other)
+    until(lambda: side.match("other", 0)[1] or join(side))
+    assert adapters.ask_again(other, "other").result(WATCHDOG_S)
+    assert adapters._looks._threads <= 2 and adapters._reads._threads <= 2
+    share.there.set()
+    side.close()
+
+
 def test_looks_at_adapters_are_as_many_as_these_at_most(
     connection: OneConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,7 +421,7 @@ def test_looks_at_adapters_are_as_many_as_these_at_most(
         [adapters.ask(LORA) for _ in range(100)], [adapters.ask(new) for _ in range(100)],
         [adapters.ask_again(LORA, "lora") for _ in range(100)],
     ]
-    assert adapters._looks._work.qsize() == 2 and adapters._reads._work.qsize() == 1
+    assert [sum(map(len, one._lanes.values())) for one in (adapters._looks, adapters._reads)] == [2, 1]
     looks = share.looks
     share.there.set()
     assert [{one.result(WATCHDOG_S) for one in some} for some in later] == [{"lora"}, {"new"}, {True}]

@@ -3,16 +3,24 @@
 
 from __future__ import annotations
 
+import logging
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from scheduler_side import FACTS, Clock, OneConnection, make
+from harness import WATCHDOG_S
+from scheduler_side import FACTS, SIZE, Clock, OneConnection, make
 
-from cistern import Code
+from cistern import Busy, Code, Unavailable
 from cistern.engine import options
+from cistern.engine.connection import Connection
 from cistern.engine.orders import LoadOrder, RankReport, SaveReport
 from cistern.engine.rank import Rank, _RunningOrder
+from cistern.engine.session import Session, SessionSpec
 from cistern.engine.warnings import AGAIN_S
+
+SPEC = SessionSpec(1, "", "default", None, ((),), (), SIZE, False, "", "")
 
 
 def test_warnings_of_one_kind_are_one_and_keep_no_other_from_being_told(
@@ -41,6 +49,28 @@ def test_warning_said_again_with_the_number_of_those_left_out(
         warn("match", f"the {number}th")
     said = [one.getMessage() for one in caplog.records]
     assert said == ["cistern: the 0th", "cistern: the 3th (and 2 like it before)", "cistern: the 4th"]
+
+
+def test_node_that_refuses_call_after_call_is_told_of_once_a_kind(caplog: pytest.LogCaptureFixture) -> None:
+    """However other each refusal's numbers are: a lease for each load, where memory has no room for more of them."""
+    store: Any = SimpleNamespace(report=lambda: None, close=lambda: None)
+    namespaces: Any = [object()]
+    kept = Connection(logging.getLogger(FACTS.logger))
+    kept.session = Session(SPEC, store, namespaces)
+    kept.open(SPEC)
+
+    def refuse(error: Exception, session: Session) -> None:
+        raise error
+
+    for number in range(100):
+        for error in (Busy(f"leases: {number} bytes of memory are asked for"), Unavailable(f"drains for {number} s")):
+            kept.submit(partial(refuse, error))
+    assert kept.flush(WATCHDOG_S)
+    kept.close()
+    assert [one.getMessage() for one in caplog.records] == [
+        "cistern: the node answered: leases: 0 bytes of memory are asked for",
+        "cistern: the node answered: drains for 0 s",
+    ]
 
 
 def test_report_of_a_rank_has_the_code_that_its_message_is_of() -> None:

@@ -6,11 +6,12 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from harness import WATCHDOG_S
-from scheduler_side import SIZE, Clock, OneConnection, OneRequest, join, ready, until
+from scheduler_side import SIZE, Clock, OneConnection, OneRequest, OneStore, join, ready, until
 
 import cistern.engine.coordinator as coordinator_module
 import cistern.engine.written as written_module
@@ -142,7 +143,7 @@ def test_thread_that_publishes_waits_for_no_look() -> None:
         for number, namespace in enumerate([LORA] * 12 + [BASE]):
             order = SaveOrder(number, 1, namespace, 0, None, [b"k"], [[b"p"]], [[1]])
             puts.ordered(order, session, Future if namespace == LORA else None)
-            puts.publish(puts.ended(number), [b"p"])
+            puts.publish(puts.ended(number), [b"p"], lambda visible: None)
         assert published.wait(WATCHDOG_S) and not done
     finally:
         kept.close()
@@ -178,3 +179,46 @@ def test_request_whose_blocks_were_refused_saves_on_later(clock: Clock, connecti
     assert not saves() and not saves()
     clock.now += coordinator_module.STOPPED_S
     assert saves() or saves()
+
+
+@pytest.mark.parametrize("agrees", [True, False])
+def test_blocks_that_wait_for_a_look_are_counted_and_told_of_as_it_says(
+    connection: OneConnection, monkeypatch: pytest.MonkeyPatch, agrees: bool
+) -> None:
+    """An engine's own events would name blocks to routers that nobody stored."""
+    written, told = Written(connection, monkeypatch), {}
+    listener: Any = SimpleNamespace(published=lambda number, blocks: told.update({number: blocks}))
+    written.side._listener = listener
+    orders = {one.namespace: one.id for one in written.orders}
+    written.copied()
+    assert told == {orders[BASE]: 1} and written.side.stats.total["published_blocks"] == 1
+    written.look.set_result(agrees)
+    written.side._settle_looks()
+    assert told == {orders[BASE]: 1, orders[LORA]: int(agrees)}
+    counted = written.side.stats.total
+    assert (counted["published_blocks"], counted.get("abandoned_blocks", 0)) == ((2, 0) if agrees else (1, 1))
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_request_that_outlives_its_node_saves_behind_what_the_next_node_has(
+    connection: OneConnection, kept: int
+) -> None:
+    """Else all that it computes from then on would wait there for ancestors that went with the node."""
+    side = ready()
+    connection.store.blocks = 0
+    side.add_request(request := OneRequest("runs"), options.RequestParameters())
+    assert side.match("runs", 0) == (0, False)
+    (order,) = side.step_orders({"runs": 2 * SIZE}).saves
+    report = SaveReport(0, order.id, len(order.keys))
+    side.handle_reports([RankReport(0, order.step, saves=[report])], set())
+    before = connection.session
+    assert before is not None and (order.first_block, len(order.keys)) == (0, 2)
+    connection.session = None
+    side.step_orders({"runs": 1})
+    connection.store = OneStore()
+    connection.store.blocks = kept
+    connection.session = Session(before.spec, connection.store, [object()], 2)  # type: ignore[arg-type,list-item]
+    until(lambda: side._shared.ready(BASE) or join(side))
+    request.computed_tokens = 2 * SIZE
+    (order,) = side.step_orders({"runs": SIZE}).saves
+    assert (order.first_block, len(order.keys)) == (kept, 3 - kept)

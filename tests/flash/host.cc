@@ -38,17 +38,17 @@ LoopDevice::LoopDevice(std::string image, std::uint64_t size_bytes) : image_(std
   if (fd >= 0) close(fd);
   if (!why_.empty()) return;
   const Ran ran = RunCommand("losetup --find --show '" + image_ + "'");
-  if (ran.code == 0) {
-    path_ = ran.said;
-  } else {
+  if (ran.code != 0) {
     why_ = ran.said;
+    return;
   }
+  // Detached when nobody has it open any more, as this process has until it ends, however that comes.
+  path_ = ran.said;
+  held_ = Fd(open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+  RunCommand("losetup --detach " + path_);
 }
 
-LoopDevice::~LoopDevice() {
-  if (!path_.empty()) RunCommand("losetup --detach " + path_);
-  unlink(image_.c_str());
-}
+LoopDevice::~LoopDevice() { unlink(image_.c_str()); }
 
 bool LoopDevice::Resize(std::uint64_t size_bytes) {
   if (truncate(image_.c_str(), static_cast<off_t>(size_bytes)) != 0) return false;

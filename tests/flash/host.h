@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Devices and file systems that a test may break: loop devices over files, and what is mounted. Whatever was
-// made is taken down again. They need root and a kernel that has them; where they cannot be made, why() says
-// so and the test is skipped.
+// made is taken down again, and loop devices with a test that is killed. They need root and a kernel that has
+// them; where they cannot be made, why() says so and the test is skipped.
 #pragma once
 
 #include <cstdint>
 #include <string>
+
+#include "base/fd.h"
 
 namespace cistern {
 
@@ -34,6 +36,7 @@ class LoopDevice {
  private:
   const std::string image_;
   std::string path_, why_;
+  Fd held_;
 };
 
 // What is mounted at a directory that this makes.

@@ -110,19 +110,19 @@ class Browser:
 
 class Page(unittest.TestCase):
     def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory(prefix="cistern-page-", dir="/dev/shm", ignore_cleanup_errors=True)
+        scratch = tempfile.TemporaryDirectory(prefix=f"cistern-page-{os.getpid()}-", dir="/dev/shm", ignore_cleanup_errors=True)
         self.addCleanup(scratch.cleanup)
         self.directory = pathlib.Path(scratch.name)
         self.socket = self.directory / "socket"
-        flash = tempfile.TemporaryDirectory(prefix="cistern-page-", dir=BIN.parent)
+        flash = tempfile.TemporaryDirectory(prefix=f"cistern-page-{os.getpid()}-", dir=BIN.parent)
         self.addCleanup(flash.cleanup)
         self.flash = flash.name
         self.start()
 
     def start(self, *flags: object) -> None:
         self.node = subprocess.Popen(
-            [BIN / "cisternd", "--memory", "64MiB", "--memory-dir", self.directory / "memory", "--socket", self.socket,
-             "--http", "0", "--flash", f"{self.flash}:256MiB", "--flash-write", "through", *map(str, flags)],
+            ["setpriv", "--pdeathsig", "KILL", BIN / "cisternd", "--memory", "64MiB",
+             "--memory-dir", self.directory / "memory", "--socket", self.socket, "--http", "0", "--flash", f"{self.flash}:256MiB", "--flash-write", "through", *map(str, flags)],
             stderr=subprocess.PIPE, text=True)
         node = self.node
         self.addCleanup(lambda: (node.kill(), node.wait(), node.stderr and node.stderr.close()))

@@ -47,7 +47,9 @@ class Release:
         words = ["--memory", "64MiB", "--memory-dir", self.memory / "arena", "--socket", self.socket]
         if self.flash is not None:
             words += ["--flash", f"{self.flash}:512MiB", "--flash-write", "through"]
-        return subprocess.Popen([self.binaries / "cisternd", *map(str, words)], stderr=subprocess.PIPE, text=True)
+        ends_with_us = ("setpriv", "--pdeathsig", "KILL")
+        command = [*ends_with_us, self.binaries / "cisternd", *map(str, words)]
+        return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
     def cistern(self, command: str, *words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         # A busy host's disk takes its time, and a block that would come later than that counts as a miss.
@@ -66,7 +68,7 @@ class Upgrade(unittest.TestCase):
         self.flash: pathlib.Path | None = None
 
     def scratch(self, parent: str | pathlib.Path) -> pathlib.Path:
-        scratch = tempfile.TemporaryDirectory(prefix="cistern-upgrade-", dir=parent)
+        scratch = tempfile.TemporaryDirectory(prefix=f"cistern-upgrade-{os.getpid()}-", dir=parent)
         self.addCleanup(scratch.cleanup)
         return pathlib.Path(scratch.name)
 

@@ -34,9 +34,11 @@ class AdaptedRequests:
         self._namespace = namespace
         self._read_s = read_s
         self._warn = warn
-        self._waited_since: dict[int, float] = {}
-        """When a request of an adapter first waited for a look at its files, by its number, until one is in time: who
-        comes when the time for it is over computes at once."""
+        self._waited: dict[int, tuple[Future[str], float]] = {}
+        """The look that a request of each adapter last waited for, and since when, by the adapter's number: who comes
+        while it is under way waits no longer than that one."""
+        self._late: set[int] = set()
+        """Adapters whose last look was late: who comes computes at once, until one is in time."""
         self._held: dict[int, int] = {}
         """The namespace of the last request of each adapter, by the adapter's number."""
 
@@ -77,7 +79,9 @@ class AdaptedRequests:
     def awaited(self, tracked: TrackedRequest) -> bool:
         """Whether a request that is not identified soon may wait until it is."""
         adapter, now = tracked.request.adapter, time.monotonic()
-        return adapter is not None and now - self._waited_since.get(adapter.number, now) < tracked.look_s
+        if adapter is None or adapter.number in self._late:
+            return False
+        return now - (self._waits_since(adapter.number) or now) < tracked.look_s
 
     def look(self, tracked: TrackedRequest | None) -> Callable[[], Future[bool]] | None:
         """What finds out whether the adapter that the engine has loaded for a request is the one whose namespace its
@@ -95,15 +99,22 @@ class AdaptedRequests:
 
     def _comes_soon(self, tracked: TrackedRequest) -> bool:
         adapter, found = tracked.request.adapter, tracked.adapter
-        if adapter is None or found is None or adapter.number in self._waited_since:
+        if adapter is None or found is None or adapter.number in self._late or self._waits_since(adapter.number):
             return False
-        self._waited_since[adapter.number] = time.monotonic()
+        self._waited[adapter.number] = found, time.monotonic()
         return bool(wait([found], SOON_S).done)
 
+    def _waits_since(self, number: int) -> float | None:
+        """When a request of this adapter first waited for the look that is under way; None: none has."""
+        look, since = self._waited.get(number, (None, 0.0))
+        return None if look is None or look.done() else since
+
     def _looked(self, number: int, most_s: float, took_s: float) -> None:
-        """On another thread."""
+        """On another thread, before what it found out is there."""
         if took_s <= most_s:
-            self._waited_since.pop(number, None)
+            self._late.discard(number)
+        else:
+            self._late.add(number)
 
     def _holds(self, tracked: TrackedRequest, namespace: int) -> None:
         """The engine has, for this request, what is known under that namespace: only who has it loaded again may come

@@ -14,6 +14,9 @@ from .beside import Beside
 from .files import UnknownIdentity, folder_state, weights_digest
 from .request import Adapter
 
+MAX_LOOKS, MAX_READS = 16, 4
+"""Looks at files that are known, and readings of new ones, of different adapters at the same time: so many may hang."""
+
 
 class Adapters:
     """Files of the adapters that the engine holds. The engine knows an adapter by its number alone, and loads it again
@@ -26,7 +29,7 @@ class Adapters:
         self._known: dict[int, tuple[str, object]] = {}
         self._loaded: dict[int, object] = {}
         """State of the files of adapters that the engine was told to load ahead of their first request."""
-        self._looks, self._reads = Beside("cistern-adapters"), Beside("cistern-adapters-new")
+        self._looks, self._reads = Beside("cistern-adapters", MAX_LOOKS), Beside("cistern-adapters-new", MAX_READS)
         self._reading: dict[int, Future[str]] = {}
         """The last reading of each adapter's files, by its number."""
 
@@ -37,19 +40,19 @@ class Adapters:
         return known and (number not in self._reading or self._reading[number].done())
 
     def ask(self, adapter: Adapter, looked: Callable[[float], object] = lambda took_s: None) -> Future[str]:
-        """What digest() says, found out beside the engine's thread. Who asks for an adapter that is known waits for no
-        other's files to be read. `looked`: called where it is found out, before it is there, with the time that it took
-        whoever asked first."""
+        """What digest() says, found out beside the engine's thread. Nobody waits for another adapter's files, unless
+        as many as MAX_LOOKS or MAX_READS hang. `looked`: called where it is found out, before it is there, with the
+        time that it took whoever asked first."""
         look = partial(self._look, adapter, time.monotonic(), looked)
         if self.knows(adapter):
-            return self._looks.share(adapter, look)
-        self._reading[adapter.number] = self._reads.share(adapter, look)
+            return self._looks.share(adapter.number, adapter, look)
+        self._reading[adapter.number] = self._reads.share(adapter.number, adapter, look)
         return self._reading[adapter.number]
 
     def ask_again(self, adapter: Adapter, digest: str) -> Future[bool]:
         """Whether an adapter's files are still those of this digest, found out beside: then whatever the engine has
         loaded for it meanwhile is."""
-        return self._looks.share((adapter, digest), partial(self._is_still, adapter, digest))
+        return self._looks.share(adapter.number, (adapter, digest), partial(self._is_still, adapter, digest))
 
     def close(self) -> None:
         self._looks.close()
@@ -70,7 +73,7 @@ class Adapters:
         """Raises UnknownIdentity."""
         state = _state(adapter)
         if state is None:
-            raise UnknownIdentity(f"adapter {adapter.name}: no files at {adapter.path}")
+            raise UnknownIdentity(f"adapter {adapter.name}: no files at {adapter.path}: give their folder")
         known = self._known.get(adapter.number)
         if known is None or (adapter.reload and known[1] != state):
             if not adapter.reload and self._loaded.get(adapter.number, state) != state:

@@ -18,6 +18,7 @@ from .. import Busy, Denied, Error, Gone, Invalid, IoError, Mismatch, Namespace,
 from .cpus import unbound
 from .node import NodeStarter, socket_path
 from .session import Session, SessionSpec
+from .warnings import Warnings
 
 CALL_US = 30_000_000
 """Deadline of a call; long, since only this thread waits: a node that went away is noticed at once, and one on a loaded
@@ -50,6 +51,7 @@ class Connection:
         """Called by the thread for a session that was lost, whose store is closed: to be let go of is what else keeps
         its node's memory mapped, as leases and what moves pages do."""
         self._logger = logger
+        self._warn = Warnings(logger)
         self._starter = starter
         self._lost: list[Session] = []
         """Sessions whose stores are still to be closed."""
@@ -69,7 +71,6 @@ class Connection:
         self._ending = False
         self._connects = 0
         self._late_calls = 0
-        self._warned = ""
         self._thread = threading.Thread(target=self._run, name="cistern-connection", daemon=True)
         with unbound():  # a node that the thread starts is not bound either
             self._thread.start()
@@ -194,7 +195,7 @@ class Connection:
                 for told in self.when_lost:
                     told(session)
             except Exception as error:  # of any kind: the thread goes on
-                self._warn(f"a session was not let go of: {error!r}")
+                self._warn("lost", f"a session was not let go of: {error!r}")
 
     def _attempt(self, session: Session | None, spec: SessionSpec | None) -> bool:
         """One that takes time where the node is not there: towards this session as it is specified."""
@@ -203,7 +204,7 @@ class Connection:
                 return self._meet()
             return self._connect(spec) if session is None else self._extend(session, spec)
         except Exception as error:  # of any kind: the thread goes on, since nothing is shared without it
-            self._warn(f"an attempt to reach the node was given up: {error!r}")
+            self._warn("attempt", f"an attempt to reach the node was given up: {error!r}")
             return False
 
     def _meet(self) -> bool:
@@ -249,17 +250,17 @@ class Connection:
             self._missed(session, session.spec)
             undone = True
         except TooLate as error:
-            self._warn(f"the node answered: {error}")
+            self._warn(f"call {type(error).__name__}", f"the node answered: {error}")
             self._late_calls += 1
             undone = self._late_calls >= MAX_LATE_CALLS
             if work is not None and not undone and not self._ending:
                 with self._wake:
                     self._work.appendleft(work)
         except Error as error:
-            self._warn(f"the node answered: {error}")
+            self._warn(f"call {type(error).__name__}", f"the node answered: {error}")
             undone = isinstance(error, (Busy, Unavailable, IoError))
         except Exception as error:  # of any kind: the thread goes on, since nothing is published without it
-            self._warn(f"a call of the node was given up: {error!r}")
+            self._warn("call", f"a call of the node was given up: {error!r}")
         finally:
             with self._wake:
                 if work is not None and undone:
@@ -291,7 +292,7 @@ class Connection:
                 if isinstance(error, Gone) or number == 0:
                     raise
                 self.lacking = str(error)
-                self._warn(f"an adapter's KV is not shared: {error}")
+                self._warn("adapter", f"an adapter's KV is not shared: {error}")
                 return attached
         self.lacking = ""
         return attached
@@ -316,7 +317,7 @@ class Connection:
             self._start_node(spec)
             return False
         except (Invalid, Mismatch) as error:
-            self._warn(f"no KV is shared: {error}")
+            self._warn("refused", f"no KV is shared: {error}")
             self.refusal = str(error)
             return False
         except Error as error:
@@ -325,15 +326,13 @@ class Connection:
                 if isinstance(error, Denied):
                     self._gone_owner = spec.owner
             self.failures += not isinstance(error, TooLate)
-            self._warn(f"the node at {socket_path(spec)} answered: {error}")
+            self._warn(f"connect {type(error).__name__}", f"the node at {socket_path(spec)} answered: {error}")
             return False
         self._part()
         self._connects += 1
         with self._wake:
             self.session = _standing(spec, store, namespaces, self._connects)
             self.failures, self.start_failure, self.refusal = 0, "", ""
-            if not self.lacking:
-                self._warned = ""
             self._wake.notify_all()
         if before is not None and before.store is not store:
             before.store.close()
@@ -357,11 +356,6 @@ class Connection:
         if why and not self.start_failure:  # said once: the numbers in it may be others at the next attempt
             self._logger.error("cistern: %s; the engine computes until a node is there", why)
         self.start_failure = why or self.start_failure
-
-    def _warn(self, text: str) -> None:
-        if text != self._warned:
-            self._warned = text
-            self._logger.warning("cistern: %s", text)
 
 
 def _standing(spec: SessionSpec, store: Store, namespaces: list[Namespace], connects: int) -> Session:

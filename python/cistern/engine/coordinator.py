@@ -516,8 +516,11 @@ class Coordinator:
         return (None if now - tracked.first_asked < LOOK_S else 0), False
 
     def _forget_answers(self) -> None:
-        for tracked in self._requests.values():
+        """The store is another one, which may have nothing of what was saved: a request saves on behind what it has."""
+        for request_id, tracked in self._requests.items():
             tracked.match.forget()
+            tracked.stopped_until = 0.0
+            self._plan.resume(request_id)
 
     # ------------------------------------------------------------------ matches and saves
 
@@ -636,21 +639,21 @@ class Coordinator:
     def _apply(self, effects: Effects) -> None:
         if effects.release:
             self._pool.release(effects.release[::-1])
-        ended = {job.order.id: count for job, count in effects.publish}
-        for number, _ in effects.abandon:
-            ended.setdefault(number, 0)
+        blocks = {job.order.id: count for job, count in effects.publish}
+        ended = [*blocks, *(number for number, _ in effects.abandon if number not in blocks)]
         places = {number: self._written.ended(number) for number in ended}
-        if self._listener is not None:
-            for number, count in ended.items():
-                self._listener.published(number, count)
-        puts: dict[Place | None, list[bytes]] = {}
+        for number in ended:
+            if number not in blocks:
+                self._tell_published({number: 0}, True)
+        puts: dict[Place | None, tuple[list[bytes], dict[int, int]]] = {}
         for job, count in effects.publish:
             chosen = [put for block in range(count) for group in job.order.put_ids if (put := group[block]) is not None]
-            puts.setdefault(places[job.order.id], []).extend(chosen)
+            ids, counts = puts.setdefault(places[job.order.id], ([], {}))
+            ids += chosen
+            counts[job.order.id] = count
             self.stats.add("saves")
-            self.stats.add("published_blocks", count)
-        for place, ids in puts.items():
-            self._written.publish(place, ids)
+        for place, (ids, counts) in puts.items():
+            self._written.publish(place, ids, partial(self._tell_published, counts))
         for number, ids in effects.abandon:
             self.stats.add("abandoned_blocks", len(ids))
             self._written.abandon(places[number], ids)
@@ -674,6 +677,15 @@ class Coordinator:
             if load.order.where == "memory":
                 self._pace.load(max(report.moved_bytes for report in reports), took_us / 1e6)
         self._settle_conversations()
+
+    def _tell_published(self, blocks: Mapping[int, int], visible: bool) -> None:
+        """`blocks`: how many of each order become visible, or would have."""
+        count = sum(blocks.values())
+        if count:
+            self.stats.add("published_blocks" if visible else "abandoned_blocks", count)
+        if self._listener is not None:
+            for number, leading in blocks.items():
+                self._listener.published(number, leading if visible else 0)
 
     def _end_conversation(self, tracked: TrackedRequest) -> None:
         """Has the conversation end that this request ends, if any: as soon as it is known where it is."""

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from functools import partial
 
 from .. import Chain, Lease, Namespace, Store
 from .connection import CALL_US, Connection
@@ -25,6 +24,7 @@ LOOK_S = 1.0
 """Time for which blocks wait for a look before they are given up."""
 
 Look = Callable[[], "Future[bool]"]
+Told = Callable[[bool], object]
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class _LookedAt:
     puts: Sequence[bytes]
     look: Future[bool]
     since: float
+    told: Told
 
 
 class WrittenPuts:
@@ -70,13 +71,15 @@ class WrittenPuts:
         """Where an order's blocks were put that has ended; None: nowhere, or nobody knows any more."""
         return self._places.pop(order_id, None)
 
-    def publish(self, place: Place | None, puts: Sequence[bytes]) -> None:
+    def publish(self, place: Place | None, puts: Sequence[bytes], told: Told) -> None:
         """At once, or by the settle() that finds what their place's look says: the connection's thread never waits for
-        that, since all other blocks would wait behind them."""
+        that, since all other blocks would wait behind them. `told`: called with whether they become visible, once that
+        is submitted."""
         if place is not None and place.look is not None:
-            self._looked_at.append(_LookedAt(place, puts, place.look(), time.monotonic()))
+            self._looked_at.append(_LookedAt(place, puts, place.look(), time.monotonic(), told))
         else:
             self._submit(place, puts, publish=True)
+            told(place is not None)
 
     def abandon(self, place: Place | None, puts: Sequence[bytes]) -> None:
         self._submit(place, puts, publish=False)
@@ -89,7 +92,9 @@ class WrittenPuts:
         still, now = [], time.monotonic()
         for one in self._looked_at:
             if one.look.done() or last or now - one.since >= LOOK_S:
-                self._submit(one.place, one.puts, publish=_agrees(one.look))
+                agrees = _agrees(one.look)
+                self._submit(one.place, one.puts, publish=agrees)
+                one.told(agrees)
             else:
                 still.append(one)
         self._looked_at = still
@@ -127,6 +132,8 @@ class LoadLeases:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._loads: set[int] = set()
+        """Orders of loads that have not ended."""
         self._leases: dict[int, Lease] = {}
         """By the load's order. Of the connection's thread."""
         self._connects = 0
@@ -137,9 +144,12 @@ class LoadLeases:
         """`keys`: of the chain that is held, from the request's first block on: at least to the load's end."""
         chain = Chain(keys[:MAX_HELD])
         lease_us = min(order.deadline_us + LEASE_EXTRA_US, MAX_LEASE_US)
+        self._loads.add(order.id)
 
         def work(session: Session) -> None:
-            self._let_go_of_former(session)
+            self._let_go_of_ended(session)
+            if order.id not in self._loads:  # the node was silent meanwhile
+                return
             answer = session.store.match(session.namespaces[order.namespace], chain, hold_us=lease_us)
             if answer.hold is not None:
                 self._leases[order.id] = answer.hold
@@ -147,7 +157,9 @@ class LoadLeases:
         self._connection.submit(work)
 
     def release(self, order_id: int) -> None:
-        self._connection.submit(partial(self._release, order_id))
+        """The load has ended. Where the connection has no room for this, its lease goes with the next one's."""
+        self._loads.discard(order_id)
+        self._connection.submit(self._let_go_of_ended)
 
     def _let_go_of_former(self, session: Session) -> None:
         """What was to be released when no session stood is not: such a lease has ended, but keeps its node's memory
@@ -156,8 +168,7 @@ class LoadLeases:
             self._leases.clear()
             self._connects = session.connects
 
-    def _release(self, order_id: int, session: Session) -> None:
+    def _let_go_of_ended(self, session: Session) -> None:
         self._let_go_of_former(session)
-        lease = self._leases.pop(order_id, None)
-        if lease is not None:
-            lease.release()
+        for order_id in self._leases.keys() - self._loads:
+            self._leases.pop(order_id).release()

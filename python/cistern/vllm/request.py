@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,8 +15,11 @@ def adapter_of(lora: Any) -> Adapter | None:
     """engine.Adapter of a LoRARequest, or of none."""
     if lora is None:
         return None
+    place = lora.lora_path
+    if isinstance(place, str) and place.startswith("~"):  # as vLLM's loader has it
+        place = os.path.expanduser(place)
     form = "fused experts" if getattr(lora, "is_3d_lora_weight", False) else ""
-    return Adapter(lora.lora_name, lora.lora_int_id, lora.lora_path, bool(getattr(lora, "load_inplace", False)), form)
+    return Adapter(lora.lora_name, lora.lora_int_id, place, bool(getattr(lora, "load_inplace", False)), form)
 
 
 class VllmRequest:
