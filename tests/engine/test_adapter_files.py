@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from harness import WATCHDOG_S
-from scheduler_side import SIZE, OneConnection, add, join, ready, until
+from scheduler_side import SIZE, OneConnection, add, join, make, ready, until
 
 from cistern import Busy, Missed
 from cistern.engine.adapters import Adapters
@@ -283,3 +283,75 @@ def test_blocks_of_an_adapter_replaced_before_its_engine_loaded_it_never_show(
         work(connection.session)
     abandoned = [put for _, puts in connection.store.abandoned for put in puts]
     assert (abandoned if replaced else published) == order.put_ids[0] and not (published if replaced else abandoned)
+
+
+class LateLook:
+    """A side that knows an adapter, a request of which begins to be computed before its look at the files."""
+
+    def __init__(self, connection: OneConnection, place: Path, known: bool, reload: bool) -> None:
+        self.place, self.there = place, threading.Event()
+        write_adapter(place, b"one")
+        self.side, self.asked = ready(), Adapter("a", 1, str(place), reload)
+        connection.store.blocks = 0
+        if known:
+            self.begin("known")
+        adapted = self.side._adapted
+        for one in (adapted._adapters._looks, adapted._adapters._reads):
+            one.submit(1, lambda: self.there.wait(WATCHDOG_S))
+        adapted._waited_since[1] = 0.0  # as after a look that was late
+        add(self.side, "late", adapter=self.asked)
+        assert self.side.match("late", 0) == (0, False)
+        assert not self.side.step_orders({"late": 2 * SIZE}).saves
+
+    def begin(self, name: str, **more: object) -> bool:
+        """Whether it may be shared."""
+        add(self.side, name, adapter=replace(self.asked, **more))  # type: ignore[arg-type]
+        until(lambda: self.side.match(name, 0) == (0, False) or join(self.side))
+        return self.side._requests[name].planned.may_save
+
+    def looked(self) -> list[str]:
+        """The look takes place; the requests that are saved with the next steps."""
+        self.there.set()
+        until(self.side._requests["late"].adapter.done)  # type: ignore[union-attr]
+        join(self.side)
+        self.side._requests["late"].request.computed_tokens = 2 * SIZE  # type: ignore[misc]
+        self.side.step_orders({"late": SIZE})
+        join(self.side)
+        self.side.step_orders({"late": 1})
+        return [one.request for one in self.side._plan._saves.values()]
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("reload", [True, False])
+def test_request_that_began_before_its_look_shares_nothing_of_files_that_came_meanwhile(
+    connection: OneConnection, tmp_path: Path, known: bool, reload: bool
+) -> None:
+    """The engine has loaded the former for it, and has them for those that come later and load nothing."""
+    late = LateLook(connection, tmp_path / "adapter", known, reload)
+    write_adapter(late.place, b"two, longer")
+    assert late.looked() == []
+    assert not late.begin("after", reload=False)
+    assert late.begin("again", reload=True) and late.begin("last", reload=False)
+
+
+@pytest.mark.parametrize("reload", [True, False])
+def test_request_that_began_before_its_look_is_shared_where_its_files_stand(
+    connection: OneConnection, tmp_path: Path, reload: bool
+) -> None:
+    late = LateLook(connection, tmp_path / "adapter", True, reload)
+    assert late.looked() == ["late"]
+    assert late.begin("after", reload=False)
+
+
+def test_request_that_shares_nothing_waits_for_the_look_at_what_is_loaded_for_it(
+    connection: OneConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later ones get that as well."""
+    there = threading.Event()
+    monkeypatch.setattr(Adapters, "digest", lambda self, adapter: there.wait(WATCHDOG_S) and adapter.name)
+    side = make(load=False)
+    add(side, "lora", adapter=Adapter("lora", 1, str(tmp_path), False))
+    assert side.match("lora", 0) == (None, False)
+    there.set()
+    until(lambda: side.match("lora", 0) == (0, False))
+    side.close()

@@ -37,8 +37,8 @@ class AdaptedRequests:
         self._waited_since: dict[int, float] = {}
         """When a request of an adapter first waited for a look at its files, by its number, until one is in time: who
         comes when the time for it is over computes at once."""
-        self._held: dict[int, int] = {}
-        """The namespace of the last request of each adapter, by the adapter's number."""
+        self._held: dict[int, str] = {}
+        """The digest of the last request of each adapter, by the adapter's number. A reset unloads none."""
 
     def ask(self, tracked: TrackedRequest, adapter: Adapter) -> None:
         """Begins to look at its adapter's files, beside."""
@@ -70,9 +70,16 @@ class AdaptedRequests:
         else:
             tracked.planned.namespace = namespace
             tracked.planned.may_save, tracked.planned.may_load = tracked.may
-            self._holds(tracked, namespace)
+            self._holds(tracked)
         tracked.adapter = None
         return True
+
+    def computes(self, tracked: TrackedRequest) -> None:
+        """The engine computes a request from now on that is not identified: what it has loaded for it by the time of
+        the look may be other files than that finds."""
+        adapter = tracked.request.adapter
+        if adapter is not None and tracked.began_as is None:
+            tracked.began_as = self._adapters.begins(adapter)
 
     def awaited(self, tracked: TrackedRequest) -> bool:
         """Whether a request that is not identified soon may wait until it is."""
@@ -85,10 +92,6 @@ class AdaptedRequests:
         the request came."""
         adapter = tracked.request.adapter if tracked is not None else None
         return partial(self._adapters.ask_again, adapter, tracked.digest) if tracked and adapter else None
-
-    def forget(self) -> None:
-        """The engine was reset: namespaces are others from now on."""
-        self._held.clear()
 
     def close(self) -> None:
         self._adapters.close()
@@ -105,16 +108,25 @@ class AdaptedRequests:
         if took_s <= most_s:
             self._waited_since.pop(number, None)
 
-    def _holds(self, tracked: TrackedRequest, namespace: int) -> None:
-        """The engine has, for this request, what is known under that namespace: only who has it loaded again may come
-        with another one than the request before."""
+    def _holds(self, tracked: TrackedRequest) -> None:
+        """The engine has, for this request, what its digest says, unless it began with other files: only who has it
+        loaded again may come with another one than the request before."""
         adapter = tracked.request.adapter
         if adapter is None or self._requests.get(tracked.request.id) is not tracked:  # or it has ended by now
             return
-        if self._held.setdefault(adapter.number, namespace) == namespace:
+        if tracked.began_as is None:
+            if adapter.reload:
+                self._adapters.loads_again(adapter.number)
+        elif not self._adapters.has(adapter.number, tracked.began_as):
+            tracked.stop_sharing()
+            if adapter.reload:  # and others run on with what it had loaded
+                self._end_sharing(adapter.number)
+                self._held.pop(adapter.number, None)
+            return
+        if self._held.setdefault(adapter.number, tracked.digest) == tracked.digest:
             return
         if adapter.reload:
-            self._held[adapter.number] = namespace
+            self._held[adapter.number] = tracked.digest
             self._end_sharing(adapter.number, but=tracked)
         else:
             tracked.stop_sharing()

@@ -16,6 +16,8 @@ from .request import Adapter
 
 MAX_LOOKS, MAX_READS = 16, 4
 """Looks at files that are known, and readings of new ones, of different adapters at the same time: so many may hang."""
+UNSEEN = object()
+"""State of files that nobody had looked at: no files have it."""
 
 
 class Adapters:
@@ -28,7 +30,9 @@ class Adapters:
         self._applied = applied
         self._known: dict[int, tuple[str, object]] = {}
         self._loaded: dict[int, object] = {}
-        """State of the files of adapters that the engine was told to load ahead of their first request."""
+        """State of the files that the engine has loaded, where it was not told by a look that ended before that."""
+        self._seen: dict[int, object] = {}
+        """State of each adapter's files at the last look that has begun."""
         self._looks, self._reads = Beside("cistern-adapters", MAX_LOOKS), Beside("cistern-adapters-new", MAX_READS)
         self._reading: dict[int, Future[str]] = {}
         """The last reading of each adapter's files, by its number."""
@@ -62,22 +66,44 @@ class Adapters:
         """The engine is about to load an adapter, ahead of its requests, unless it has it. Looks at its files. Whether
         others were loaded under its number until now."""
         number, state = adapter.number, _state(adapter)
-        before = self._known[number][1] if number in self._known else self._loaded.get(number)
+        before = self._loaded.get(number, self._known[number][1] if number in self._known else None)
         if before is not None and (before == state or not adapter.reload):
             return False
         self._known.pop(number, None)
         self._loaded[number] = state
         return before is not None
 
+    def begins(self, adapter: Adapter) -> object:
+        """The engine begins to compute for a request whose look is not done: it loads the adapter if it has none of
+        that number, or is told to. State of what it then has, as far as anybody has seen it."""
+        number, known = adapter.number, self._known.get(adapter.number)
+        state = self._seen.get(number, UNSEEN) if adapter.reload or known is None else known[1]
+        if adapter.reload:
+            self._loaded[number] = state
+        return self._loaded.setdefault(number, state)
+
+    def loads_again(self, number: int) -> None:
+        """The engine is about to load an adapter again as it is known."""
+        if (known := self._known.get(number)) is not None:
+            self._loaded[number] = known[1]
+
+    def has(self, number: int, state: object) -> bool:
+        """Whether it is of these files what is known of an adapter."""
+        known = self._known.get(number)
+        return known is not None and known[1] == state
+
     def digest(self, adapter: Adapter) -> str:
         """Raises UnknownIdentity."""
-        state = _state(adapter)
+        state = self._seen[adapter.number] = _state(adapter)
         if state is None:
             raise UnknownIdentity(f"adapter {adapter.name}: no files at {adapter.path}: give their folder")
         known = self._known.get(adapter.number)
+        loaded = state if adapter.reload else self._loaded.get(adapter.number, state)
+        if loaded is UNSEEN:
+            raise UnknownIdentity(f"adapter {adapter.name}: the engine loaded it before its files could be looked at")
+        if loaded != state:
+            raise UnknownIdentity(f"adapter {adapter.name}: its files changed since the engine loaded them")
         if known is None or (adapter.reload and known[1] != state):
-            if not adapter.reload and self._loaded.get(adapter.number, state) != state:
-                raise UnknownIdentity(f"adapter {adapter.name}: its files changed since the engine loaded them")
             known = (self._digest(adapter), state)
             if _state(adapter) != state:
                 raise UnknownIdentity(f"adapter {adapter.name}: its files change")

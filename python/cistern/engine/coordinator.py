@@ -181,11 +181,10 @@ class Coordinator:
         tracked.computing = False
         tracked.matched_at = computed_tokens
         request = tracked.request
-        if request.skips_cache or not tracked.may[1]:
-            return 0, False
+        # Also who loads nothing: what the engine loads for it is what requests of its adapter get from then on.
         if not self._adapted.identified(tracked, soon=True):
             return (None if self._adapted.awaited(tracked) else 0), False
-        if not tracked.planned.may_load:
+        if request.skips_cache or not tracked.planned.may_load:
             return 0, False
         if self._changes.doubtful:
             return self._while_doubtful(tracked)
@@ -300,7 +299,8 @@ class Coordinator:
                 continue
             tracked.computing = True
             squares += tokens * (2 * tracked.request.computed_tokens + tokens)
-            self._adapted.identified(tracked)
+            if not self._adapted.identified(tracked):
+                self._adapted.computes(tracked)
             self._add_keys(tracked)
             frontier = self._frontier(tracked, tokens)
             if tracked.planned.stopped:
@@ -454,7 +454,6 @@ class Coordinator:
             if tracked.request.id not in fresh:
                 tracked.adapter, tracked.may = None, (False, False)
         self._unidentified.clear()
-        self._adapted.forget()
         self._shared.reset()
         if self._listener is not None:
             self._listener.forked()

@@ -28,6 +28,8 @@ class TrackedRequest:
     """The digest of its adapter, until its namespace is known by it."""
     look_s: float = 0.0
     """How long it may wait for that."""
+    began_as: object = None
+    """State of its adapter's files where it is computed since before that; None: it is not."""
     digest: str = ""
     """Of its adapter, once its namespace is known by it."""
     may: tuple[bool, bool] = (False, False)
