@@ -42,8 +42,7 @@ class AdaptedRequests:
 
     def ask(self, tracked: TrackedRequest, adapter: Adapter) -> None:
         """Begins to look at its adapter's files, beside."""
-        tracked.look_s = LOOK_S if self._adapters.knows(adapter) else self._read_s
-        tracked.adapter = self._adapters.ask(adapter, partial(self._looked, adapter.number, tracked.look_s))
+        tracked.adapter = self._adapters.ask(adapter, partial(self._looked, adapter.number))
 
     def loads(self, adapter: Adapter) -> None:
         """The engine is about to load an adapter ahead of its requests, or again: whose files changed since then, until
@@ -84,7 +83,7 @@ class AdaptedRequests:
     def awaited(self, tracked: TrackedRequest) -> bool:
         """Whether a request that is not identified soon may wait until it is."""
         adapter, now = tracked.request.adapter, time.monotonic()
-        return adapter is not None and now - self._waited_since.get(adapter.number, now) < tracked.look_s
+        return adapter is not None and now - self._waited_since.get(adapter.number, now) < self._look_s(adapter.number)
 
     def look(self, tracked: TrackedRequest | None) -> Callable[[], Future[bool]] | None:
         """What finds out whether the adapter that the engine has loaded for a request is the one whose namespace its
@@ -101,11 +100,18 @@ class AdaptedRequests:
         if adapter is None or found is None or adapter.number in self._waited_since:
             return False
         self._waited_since[adapter.number] = time.monotonic()
-        return bool(wait([found], SOON_S).done)
+        comes = bool(wait([found], SOON_S).done)
+        if comes:
+            self._waited_since.pop(adapter.number, None)  # it may have been about to be there, and told
+        return comes
 
-    def _looked(self, number: int, most_s: float, took_s: float) -> None:
+    def _look_s(self, number: int) -> float:
+        """How long requests of an adapter may wait for the look that is due."""
+        return LOOK_S if self._adapters.knows(number) else self._read_s
+
+    def _looked(self, number: int, took_s: float) -> None:
         """On another thread."""
-        if took_s <= most_s:
+        if took_s <= self._look_s(number):
             self._waited_since.pop(number, None)
 
     def _holds(self, tracked: TrackedRequest) -> None:

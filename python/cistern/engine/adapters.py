@@ -7,6 +7,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -34,29 +35,25 @@ class Adapters:
         self._seen: dict[int, object] = {}
         """State of each adapter's files at the last look that has begun."""
         self._looks, self._reads = Beside("cistern-adapters", MAX_LOOKS), Beside("cistern-adapters-new", MAX_READS)
-        self._reading: dict[int, Future[str]] = {}
-        """The last reading of each adapter's files, by its number."""
+        self._reading: set[int] = set()
+        """Numbers of those whose files are new, or turned out to be others, and are being read."""
 
-    def knows(self, adapter: Adapter) -> bool:
-        """Whether its files need a look alone, and are not to be read."""
-        number = adapter.number
-        known = number in self._known and not adapter.reload
-        return known and (number not in self._reading or self._reading[number].done())
+    def knows(self, number: int) -> bool:
+        """Whether an adapter's files need a look alone, as far as that has shown by now."""
+        return number in self._known and number not in self._reading
 
     def ask(self, adapter: Adapter, looked: Callable[[float], object] = lambda took_s: None) -> Future[str]:
         """What digest() says, found out beside the engine's thread. Nobody waits for another adapter's files, unless
         as many as MAX_LOOKS or MAX_READS hang. `looked`: called where it is found out, before it is there, with the
         time that it took whoever asked first."""
-        look = partial(self._look, adapter, time.monotonic(), looked)
-        if self.knows(adapter):
-            return self._looks.share(adapter.number, adapter, look)
-        self._reading[adapter.number] = self._reads.share(adapter.number, adapter, look)
-        return self._reading[adapter.number]
+        beside = self._looks if adapter.number in self._known else self._reads
+        return beside.share(adapter.number, adapter, partial(self._look, adapter, time.monotonic(), looked))
 
     def ask_again(self, adapter: Adapter, digest: str) -> Future[bool]:
         """Whether an adapter's files are still those of this digest, found out beside: then whatever the engine has
         loaded for it meanwhile is."""
-        return self._looks.share(adapter.number, (adapter, digest), partial(self._is_still, adapter, digest))
+        still = replace(adapter, reload=False)
+        return self._looks.share(adapter.number, (still, digest), partial(self._is_still, still, digest))
 
     def close(self) -> None:
         self._looks.close()
@@ -104,6 +101,7 @@ class Adapters:
         if loaded != state:
             raise UnknownIdentity(f"adapter {adapter.name}: its files changed since the engine loaded them")
         if known is None or (adapter.reload and known[1] != state):
+            self._reading.add(adapter.number)
             known = (self._digest(adapter), state)
             if _state(adapter) != state:
                 raise UnknownIdentity(f"adapter {adapter.name}: its files change")
@@ -120,6 +118,7 @@ class Adapters:
             return self.digest(adapter)
         finally:
             looked(time.monotonic() - asked_at)
+            self._reading.discard(adapter.number)
 
     def _is_still(self, adapter: Adapter, digest: str) -> bool:
         return self._known.get(adapter.number) == (digest, _state(adapter))
