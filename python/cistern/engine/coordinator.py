@@ -400,7 +400,7 @@ class Coordinator:
         report = rank.report()
         if report is not None:
             self.handle_reports([report], set())
-        self._settle_looks()
+        self._settle_looks(behind=True)
 
     @property
     def pending(self) -> bool:
@@ -706,9 +706,9 @@ class Coordinator:
             self._end_conversation(self._unidentified.popleft())
         self._conversations.settle()
 
-    def _settle_looks(self, last: bool = False) -> None:
+    def _settle_looks(self, behind: bool = False, last: bool = False) -> None:
         if self._written.looks:
-            self._written.settle(last)
+            self._written.settle(behind, last)
             self._settle_conversations()
 
     def _report(self, order: LoadOrder, delivered_tokens: int, spent_us: int) -> None:
