@@ -165,11 +165,12 @@ def test_node_that_an_idle_engine_has_met_is_let_go_of_when_it_ends(monkeypatch:
 
     first: Any = SimpleNamespace(report=report, close=lambda: closed.append(first))
     second: Any = SimpleNamespace(report=lambda: None, close=lambda: closed.append(second))
-    nodes = [first, second]
-    starter: Any = SimpleNamespace(meet=lambda: nodes.pop(0))
+    nodes, short = [first, second], []
+    starter: Any = SimpleNamespace(meet=lambda: nodes.pop(0), keep_log_short=lambda: short.append(1))
     kept = Connection(LOGGER, starter)
     until(lambda: kept._met is second)
     assert closed == [first]
+    until(lambda: short)
     kept.close()
     assert closed == [first, second]
 
@@ -185,7 +186,9 @@ def test_node_that_a_refused_engine_has_met_is_let_go_of_when_it_ends(monkeypatc
 
     monkeypatch.setattr(connection_module.Store, "connect", connect)
     met: Any = SimpleNamespace(report=lambda: None, close=lambda: closed.append(met))
-    starter: Any = SimpleNamespace(meet=lambda: met, failed=lambda: "", start=lambda: None)
+    starter: Any = SimpleNamespace(
+        meet=lambda: met, failed=lambda: "", start=lambda: None, keep_log_short=lambda: None
+    )
     kept = Connection(LOGGER, starter)
     until(lambda: kept._met is met)
     kept.open(SPEC)

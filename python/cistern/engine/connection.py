@@ -215,6 +215,7 @@ class Connection:
         try:
             if self._met is not None:
                 self._met.report()
+                self._starter.keep_log_short()
                 return True
             self._met = self._starter.meet()
         except Gone:
