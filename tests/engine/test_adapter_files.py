@@ -176,9 +176,59 @@ def test_request_that_finds_other_files_than_those_before_it_without_a_reload_sh
     for name, reload in (("first", False), ("late", False), ("new", True), ("after", False)):
         add(side, f"{name} one", adapter=Adapter("a", 1, str(tmp_path), reload))
         until(lambda name=name: side.match(f"{name} one", 0) == (0, False) or join(side))
+        side.step_orders({f"{name} one": SIZE})
         shared.append(side._requests[f"{name} one"].planned.may_save)
     assert shared == [True, False, True, True]
     assert not side._requests["first one"].planned.may_save
+
+
+def test_request_computed_before_the_one_that_loads_its_adapter_again_shares_nothing_of_that(
+    connection: OneConnection, tmp_path: Path
+) -> None:
+    """The engine still has the former: another one goes first while a request waits for its match."""
+    side, place = ready(), tmp_path / "adapter"
+    connection.store.blocks = 0
+    write_adapter(place, b"one")
+
+    def begins(name: str, reload: bool) -> bool:
+        add(side, name, adapter=Adapter("a", 1, str(place), reload))
+        until(lambda: side.match(name, 0) == (0, False) or join(side))
+        return side._requests[name].planned.may_save
+
+    assert begins("first", False)
+    side.step_orders({"first": SIZE})
+    write_adapter(place, b"two, longer")
+    assert begins("new", True) and begins("other new", True) and not begins("early", False)
+    side.step_orders({"new": SIZE})
+    assert all(side._requests[name].planned.may_save for name in ("new", "other new"))
+    assert begins("after", False)
+
+
+@pytest.mark.parametrize("reload", [True, False])
+def test_what_an_engine_loads_while_its_files_change_is_not_what_they_are_later(
+    connection: OneConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reload: bool
+) -> None:
+    """As of one that is asked for while it is still being copied to its place."""
+    side, place, digest = ready(), tmp_path / "adapter", Adapters._digest
+    connection.store.blocks = 0
+    write_adapter(place, b"one")
+
+    def changed(self: Adapters, adapter: Adapter) -> str:
+        write_adapter(place, b"two, longer")
+        return digest(self, adapter)
+
+    def begins(name: str, reload: bool) -> bool:
+        add(side, name, adapter=Adapter("a", 1, str(place), reload))
+        until(lambda: side.match(name, 0) == (0, False) or join(side))
+        may = side._requests[name].planned.may_save
+        side.step_orders({name: SIZE})
+        return may
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Adapters, "_digest", changed)
+        assert not begins("first", reload)
+    assert not begins("second", False)
+    assert begins("again", True) and begins("last", False)
 
 
 def test_adapter_for_which_the_node_has_no_room_makes_no_request_wait(
@@ -331,7 +381,9 @@ def test_request_that_began_before_its_look_shares_nothing_of_files_that_came_me
     write_adapter(late.place, b"two, longer")
     assert late.looked() == []
     assert not late.begin("after", reload=False)
-    assert late.begin("again", reload=True) and late.begin("last", reload=False)
+    assert late.begin("again", reload=True)
+    late.side.step_orders({"again": SIZE})
+    assert late.begin("last", reload=False)
 
 
 @pytest.mark.parametrize("reload", [True, False])

@@ -42,6 +42,7 @@ class AdaptedRequests:
 
     def ask(self, tracked: TrackedRequest, adapter: Adapter) -> None:
         """Begins to look at its adapter's files, beside."""
+        tracked.loads = True
         tracked.adapter = self._adapters.ask(adapter, partial(self._looked, adapter.number))
 
     def loads(self, adapter: Adapter) -> None:
@@ -74,11 +75,21 @@ class AdaptedRequests:
         return True
 
     def computes(self, tracked: TrackedRequest) -> None:
-        """The engine computes a request from now on that is not identified: what it has loaded for it by the time of
-        the look may be other files than that finds."""
-        adapter = tracked.request.adapter
-        if adapter is not None and tracked.began_as is None:
+        """The engine computes the request with the step that is planned, for which it loads its adapter: what that is
+        was looked at, or may be other files than its look will find."""
+        identified, adapter = self.identified(tracked), tracked.request.adapter if tracked.loads else None
+        if adapter is None:
+            return
+        tracked.loads = False
+        if not identified:
             tracked.began_as = self._adapters.begins(adapter)
+        elif not tracked.digest:
+            self._adapters.begins(adapter)
+        elif adapter.reload:
+            self._adapters.loads_again(adapter.number)
+            if self._held.get(adapter.number, tracked.digest) != tracked.digest:  # those that came since the look
+                self._end_sharing(adapter.number, but=tracked.digest)
+            self._held[adapter.number] = tracked.digest
 
     def awaited(self, tracked: TrackedRequest) -> bool:
         """Whether a request that is not identified soon may wait until it is."""
@@ -115,32 +126,29 @@ class AdaptedRequests:
             self._waited_since.pop(number, None)
 
     def _holds(self, tracked: TrackedRequest) -> None:
-        """The engine has, for this request, what its digest says, unless it began with other files: only who has it
-        loaded again may come with another one than the request before."""
+        """Has the request share nothing where the engine has other files for it than its digest says: those that it
+        began with, or those that the requests before it have, unless it makes the engine load them again."""
         adapter = tracked.request.adapter
         if adapter is None or self._requests.get(tracked.request.id) is not tracked:  # or it has ended by now
             return
-        if tracked.began_as is None:
-            if adapter.reload:
-                self._adapters.loads_again(adapter.number)
-        elif not self._adapters.has(adapter.number, tracked.began_as):
+        if tracked.began_as is not None and not self._adapters.has(adapter.number, tracked.began_as):
             tracked.stop_sharing()
             if adapter.reload:  # and others run on with what it had loaded
                 self._end_sharing(adapter.number)
                 self._held.pop(adapter.number, None)
-            return
-        if self._held.setdefault(adapter.number, tracked.digest) == tracked.digest:
-            return
-        if adapter.reload:
-            self._held[adapter.number] = tracked.digest
-            self._end_sharing(adapter.number, but=tracked)
-        else:
+        elif adapter.reload:
+            if self._held.get(adapter.number, tracked.digest) != tracked.digest:
+                self._end_sharing(adapter.number, but=tracked.digest)
+            if tracked.began_as is not None:
+                self._held[adapter.number] = tracked.digest
+        elif self._held.setdefault(adapter.number, tracked.digest) != tracked.digest:
             tracked.stop_sharing()
 
-    def _end_sharing(self, number: int, but: TrackedRequest | None = None) -> None:
+    def _end_sharing(self, number: int, but: str | None = None) -> None:
         """The engine loads other weights under an adapter's number: what it computes from then on for requests that are
-        there is of both, or not of the files that were looked at. `but`: the one that came with the new ones."""
+        there is of both, or not of the files that were looked at. `but`: of those that have this digest, as they have
+        loaded it or are to load it; and who loads it after a look that is still to come is as that finds it."""
         for one in self._requests.values():
             of = one.request.adapter
-            if of is not None and of.number == number and one is not but:
+            if of is not None and of.number == number and one.digest != but and not (of.reload and one.adapter):
                 one.stop_sharing()

@@ -71,8 +71,8 @@ class Adapters:
         return before is not None
 
     def begins(self, adapter: Adapter) -> object:
-        """The engine begins to compute for a request whose look is not done: it loads the adapter if it has none of
-        that number, or is told to. State of what it then has, as far as anybody has seen it."""
+        """The engine begins to compute a request of which no look tells what it loads: it loads the adapter if it has
+        none of that number, or is told to. State of what it then has, as far as anybody has seen it."""
         number, known = adapter.number, self._known.get(adapter.number)
         state = self._seen.get(number, UNSEEN) if adapter.reload or known is None else known[1]
         if adapter.reload:

@@ -299,8 +299,7 @@ class Coordinator:
                 continue
             tracked.computing = True
             squares += tokens * (2 * tracked.request.computed_tokens + tokens)
-            if not self._adapted.identified(tracked):
-                self._adapted.computes(tracked)
+            self._adapted.computes(tracked)
             self._add_keys(tracked)
             frontier = self._frontier(tracked, tokens)
             if tracked.planned.stopped:

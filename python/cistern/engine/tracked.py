@@ -26,6 +26,8 @@ class TrackedRequest:
     """Tokens that were computed at its last match: where a load begins."""
     adapter: Future[str] | None = None
     """The digest of its adapter, until its namespace is known by it."""
+    loads: bool = False
+    """Whether the engine is still to load its adapter for it, or to find that it has it."""
     began_as: object = None
     """State of its adapter's files where it is computed since before that; None: it is not."""
     digest: str = ""
