@@ -8,7 +8,9 @@ Usage: chart_test.py BIN_DIR --write | unittest arguments
 from __future__ import annotations
 
 import pathlib
+import subprocess
 import sys
+import tempfile
 import unittest
 from typing import Any
 
@@ -105,6 +107,21 @@ class TheChart(Manifests):
         settings = found["ConfigMap"]["data"]["cistern.toml"].splitlines()
         for line in ("cell_key = []", *(f'{name} = "/cell/{file}"' for name, file in files.items())):
             self.assertIn(line, settings)
+
+    def test_pod_of_a_cell_waits_for_the_keys_that_its_secret_lacks(self) -> None:
+        found = self.check(rendered({"cell": {"etcd": ["http://a:2379"], "keys": ["next", "key"]}}))
+        script = found["DaemonSet"]["spec"]["template"]["spec"]["initContainers"][0]["command"][2]
+        with tempfile.TemporaryDirectory() as folder:
+            secret, cell = pathlib.Path(folder, "secret"), pathlib.Path(folder, "cell")
+            secret.mkdir()
+            cell.mkdir()
+            words = ["/bin/sh", "-ec", "chown() { :; }; chmod() { :; }; mkdir() { :; }\n"
+                     + script.replace("/secret/", f"{secret}/").replace("/cell/", f"{cell}/")]
+            (secret / "key").write_text("1")
+            self.assertNotEqual(subprocess.run(words, stderr=subprocess.DEVNULL, check=False).returncode, 0)
+            (secret / "next").write_text("2")
+            subprocess.run(words, check=True)
+            self.assertEqual(sorted(one.name for one in cell.iterdir()), ["key", "next"])
 
     def test_another_setting_rolls_the_nodes(self) -> None:
         sums = {self.manifests(rendered(values))["DaemonSet"]["spec"]["template"]

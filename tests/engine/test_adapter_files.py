@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from harness import WATCHDOG_S
-from scheduler_side import SIZE, OneConnection, add, join, ready, until
+from scheduler_side import SIZE, OneConnection, add, join, make, ready, until
 
 from cistern import Busy, Missed
 from cistern.engine.adapters import Adapters
@@ -176,9 +176,59 @@ def test_request_that_finds_other_files_than_those_before_it_without_a_reload_sh
     for name, reload in (("first", False), ("late", False), ("new", True), ("after", False)):
         add(side, f"{name} one", adapter=Adapter("a", 1, str(tmp_path), reload))
         until(lambda name=name: side.match(f"{name} one", 0) == (0, False) or join(side))
+        side.step_orders({f"{name} one": SIZE})
         shared.append(side._requests[f"{name} one"].planned.may_save)
     assert shared == [True, False, True, True]
     assert not side._requests["first one"].planned.may_save
+
+
+def test_request_computed_before_the_one_that_loads_its_adapter_again_shares_nothing_of_that(
+    connection: OneConnection, tmp_path: Path
+) -> None:
+    """The engine still has the former: another one goes first while a request waits for its match."""
+    side, place = ready(), tmp_path / "adapter"
+    connection.store.blocks = 0
+    write_adapter(place, b"one")
+
+    def begins(name: str, reload: bool) -> bool:
+        add(side, name, adapter=Adapter("a", 1, str(place), reload))
+        until(lambda: side.match(name, 0) == (0, False) or join(side))
+        return side._requests[name].planned.may_save
+
+    assert begins("first", False)
+    side.step_orders({"first": SIZE})
+    write_adapter(place, b"two, longer")
+    assert begins("new", True) and begins("other new", True) and not begins("early", False)
+    side.step_orders({"new": SIZE})
+    assert all(side._requests[name].planned.may_save for name in ("new", "other new"))
+    assert begins("after", False)
+
+
+@pytest.mark.parametrize("reload", [True, False])
+def test_what_an_engine_loads_while_its_files_change_is_not_what_they_are_later(
+    connection: OneConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reload: bool
+) -> None:
+    """As of one that is asked for while it is still being copied to its place."""
+    side, place, digest = ready(), tmp_path / "adapter", Adapters._digest
+    connection.store.blocks = 0
+    write_adapter(place, b"one")
+
+    def changed(self: Adapters, adapter: Adapter) -> str:
+        write_adapter(place, b"two, longer")
+        return digest(self, adapter)
+
+    def begins(name: str, reload: bool) -> bool:
+        add(side, name, adapter=Adapter("a", 1, str(place), reload))
+        until(lambda: side.match(name, 0) == (0, False) or join(side))
+        may = side._requests[name].planned.may_save
+        side.step_orders({name: SIZE})
+        return may
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Adapters, "_digest", changed)
+        assert not begins("first", reload)
+    assert not begins("second", False)
+    assert begins("again", True) and begins("last", False)
 
 
 def test_adapter_for_which_the_node_has_no_room_makes_no_request_wait(
@@ -283,3 +333,77 @@ def test_blocks_of_an_adapter_replaced_before_its_engine_loaded_it_never_show(
         work(connection.session)
     abandoned = [put for _, puts in connection.store.abandoned for put in puts]
     assert (abandoned if replaced else published) == order.put_ids[0] and not (published if replaced else abandoned)
+
+
+class LateLook:
+    """A side that knows an adapter, a request of which begins to be computed before its look at the files."""
+
+    def __init__(self, connection: OneConnection, place: Path, known: bool, reload: bool) -> None:
+        self.place, self.there = place, threading.Event()
+        write_adapter(place, b"one")
+        self.side, self.asked = ready(), Adapter("a", 1, str(place), reload)
+        connection.store.blocks = 0
+        if known:
+            self.begin("known")
+        adapted = self.side._adapted
+        for one in (adapted._adapters._looks, adapted._adapters._reads):
+            one.submit(1, lambda: self.there.wait(WATCHDOG_S))
+        adapted._late.add(1)  # as after a look that was late
+        add(self.side, "late", adapter=self.asked)
+        assert self.side.match("late", 0) == (0, False)
+        assert not self.side.step_orders({"late": 2 * SIZE}).saves
+
+    def begin(self, name: str, **more: object) -> bool:
+        """Whether it may be shared."""
+        add(self.side, name, adapter=replace(self.asked, **more))  # type: ignore[arg-type]
+        until(lambda: self.side.match(name, 0) == (0, False) or join(self.side))
+        return self.side._requests[name].planned.may_save
+
+    def looked(self) -> list[str]:
+        """The look takes place; the requests that are saved with the next steps."""
+        self.there.set()
+        until(self.side._requests["late"].adapter.done)  # type: ignore[union-attr]
+        join(self.side)
+        self.side._requests["late"].request.computed_tokens = 2 * SIZE  # type: ignore[misc]
+        self.side.step_orders({"late": SIZE})
+        join(self.side)
+        self.side.step_orders({"late": 1})
+        return [one.request for one in self.side._plan._saves.values()]
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("reload", [True, False])
+def test_request_that_began_before_its_look_shares_nothing_of_files_that_came_meanwhile(
+    connection: OneConnection, tmp_path: Path, known: bool, reload: bool
+) -> None:
+    """The engine has loaded the former for it, and has them for those that come later and load nothing."""
+    late = LateLook(connection, tmp_path / "adapter", known, reload)
+    write_adapter(late.place, b"two, longer")
+    assert late.looked() == []
+    assert not late.begin("after", reload=False)
+    assert late.begin("again", reload=True)
+    late.side.step_orders({"again": SIZE})
+    assert late.begin("last", reload=False)
+
+
+@pytest.mark.parametrize("reload", [True, False])
+def test_request_that_began_before_its_look_is_shared_where_its_files_stand(
+    connection: OneConnection, tmp_path: Path, reload: bool
+) -> None:
+    late = LateLook(connection, tmp_path / "adapter", True, reload)
+    assert late.looked() == ["late"]
+    assert late.begin("after", reload=False)
+
+
+def test_request_that_shares_nothing_waits_for_the_look_at_what_is_loaded_for_it(
+    connection: OneConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later ones get that as well."""
+    there = threading.Event()
+    monkeypatch.setattr(Adapters, "digest", lambda self, adapter: there.wait(WATCHDOG_S) and adapter.name)
+    side = make(load=False)
+    add(side, "lora", adapter=Adapter("lora", 1, str(tmp_path), False))
+    assert side.match("lora", 0) == (None, False)
+    there.set()
+    until(lambda: side.match("lora", 0) == (0, False))
+    side.close()

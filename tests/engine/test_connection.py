@@ -165,13 +165,57 @@ def test_node_that_an_idle_engine_has_met_is_let_go_of_when_it_ends(monkeypatch:
 
     first: Any = SimpleNamespace(report=report, close=lambda: closed.append(first))
     second: Any = SimpleNamespace(report=lambda: None, close=lambda: closed.append(second))
-    nodes = [first, second]
-    starter: Any = SimpleNamespace(meet=lambda: nodes.pop(0))
+    nodes, short = [first, second], []
+    starter: Any = SimpleNamespace(meet=lambda: nodes.pop(0), keep_log_short=lambda: short.append(1))
     kept = Connection(LOGGER, starter)
     until(lambda: kept._met is second)
     assert closed == [first]
+    until(lambda: short)
     kept.close()
     assert closed == [first, second]
+
+
+def test_node_that_a_refused_engine_has_met_is_let_go_of_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other one could start in its place."""
+    monkeypatch.setattr(connection_module, "REFUSED_AGAIN_S", 0.01)
+    closed: list[object] = []
+    answers: list[Error] = [Mismatch("of another release"), Gone("the node ended")]
+
+    def connect(*given: object, **more: object) -> object:
+        raise answers.pop(0) if len(answers) > 1 else answers[0]
+
+    monkeypatch.setattr(connection_module.Store, "connect", connect)
+    met: Any = SimpleNamespace(report=lambda: None, close=lambda: closed.append(met))
+    starter: Any = SimpleNamespace(
+        meet=lambda: met, failed=lambda: "", start=lambda: None, keep_log_short=lambda: None
+    )
+    kept = Connection(LOGGER, starter)
+    until(lambda: kept._met is met)
+    kept.open(SPEC)
+    until(lambda: closed == [met])
+    kept.close()
+
+
+def test_session_that_gives_way_to_another_owners_is_let_go_of_by_whoever_refers_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left: list[object] = []
+
+    def connect(*given: object, owner: bytes, **more: object) -> object:
+        return SimpleNamespace(
+            attach=lambda spec, **more: spec, report=lambda: None, close=lambda: left.append(owner)
+        )
+
+    monkeypatch.setattr(connection_module.Store, "connect", connect)
+    kept = Connection(LOGGER)
+    kept.when_lost.append(left.append)
+    first, second = bytes([1]) * 16, bytes([2]) * 16
+    kept.open(replace(SPEC, owner=first))
+    until(lambda: kept.session is not None)
+    before = kept.session
+    kept.open(replace(SPEC, number=2, owner=second))
+    until(lambda: left == [first, before])
+    kept.close()
 
 
 def test_rank_does_not_ask_for_an_owner_that_went_with_its_node(monkeypatch: pytest.MonkeyPatch) -> None:

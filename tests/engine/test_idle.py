@@ -7,12 +7,14 @@ import ctypes
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness import Node
 from scheduler_side import FACTS, OneRequest, Pool, until
 
 import cistern.engine.rank as rank_module
+from cistern import Store
 from cistern.engine import options
 from cistern.engine.coordinator import Coordinator
 from cistern.engine.identity import Fields
@@ -90,13 +92,24 @@ def test_memory_of_a_node_that_ended_let_go_of(node: Node, engine: Engine) -> No
     until(lambda: not maps(node.folder))
 
 
-def test_rank_waits_to_hear_of_its_new_owner(node: Node, engine: Engine) -> None:
-    former = engine.side.connection.session
+def test_rank_waits_to_hear_of_its_new_owner(
+    node: Node, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former, connect = engine.side.connection.session, Store.connect
+    owners: list[bytes] = []
+
+    def asked(*given: Any, owner: bytes | None = None, **more: Any) -> Store:
+        owners.extend([owner] if owner is not None else [])
+        return connect(*given, owner=owner, **more)
+
     node.kill()
     until(lambda: engine.rank.connection.session is None)
+    monkeypatch.setattr(Store, "connect", asked)
     node.start()
     until(lambda: engine.side.connection.session not in (None, former))
-    assert engine.rank.connection.session is None
+    assert engine.rank.connection.session is None and not owners
     until(engine.joined)
+    standing = engine.side.connection.session
+    assert standing is not None and owners == [standing.store.owner]
     assert node.status()["door"]["refused"] == 0
     engine.save("second")

@@ -133,6 +133,32 @@ def test_long_log_of_a_node_begins_anew(tmp_path: Path, monkeypatch: pytest.Monk
     assert log.read_text().startswith("another")
 
 
+def test_log_of_a_node_stays_short_though_another_was_started_in_vain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the engine that came behind the one which started it, before it listened."""
+    monkeypatch.setattr(node, "LOG_BYTES", 20)
+    log, chosen = tmp_path / "socket.log", options.read({"socket": str(tmp_path / "socket")})
+    says = "echo what this one says at first; exec sleep 1000"
+    monkeypatch.setattr(node, "command", lambda *given: ["sh", "-c", says])
+    first, second = node.NodeStarter(chosen), node.NodeStarter(chosen)
+    first.start()
+    assert first._process is not None
+    pid = first._process._pid
+    try:
+        until(lambda: log.read_text() == "what this one says at first\n")
+        first._release()  # as the engine ends
+        monkeypatch.setattr(node, "command", lambda *given: ["sh", "-c", "echo it is held"])
+        second.start()
+        until(lambda: not second._runs())
+        assert log.read_text() == "what this one says at first\nit is held\n"
+        second.keep_log_short()
+        assert log.read_text() == ""
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not first._runs())
+
+
 def test_node_that_cannot_be_executed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node, "command", lambda *given: [str(tmp_path / "nothing")])
     starter = node.NodeStarter(options.read({"socket": str(tmp_path / "socket")}))

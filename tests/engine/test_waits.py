@@ -12,6 +12,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -350,6 +351,50 @@ def test_request_that_waits_for_the_end_of_a_look_in_time_keeps_no_later_one_fro
     clock.now += 2 * adapted_module.LOOK_S
     add(side, "b", adapter=LORA)
     assert side.match("b", 0) == (None, False)
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_adapter_that_each_request_loads_again_is_looked_at_as_one_that_is_known(
+    clock: Clock, connection: OneConnection, monkeypatch: pytest.MonkeyPatch, hangs: bool
+) -> None:
+    """So servers ask for one that they were told to load in place; new ones are read meanwhile."""
+    side, share = with_lora(connection, monkeypatch)
+    again, adapters = replace(LORA, reload=True), side._adapted._adapters
+    share.elsewhere.add("" if hangs else LORA.path)
+    share.there.clear()
+    new = [adapters.ask(Adapter("new", number, "/new", False)) for number in range(2, 2 + adapters_module.MAX_READS)]
+    until(lambda: all(one.running() for one in new))
+    add(side, "a", adapter=again)
+    until(lambda: hangs or side.match("a", 0) != (None, False))
+    assert side.match("a", 0) == ((None, False) if hangs else (3 * SIZE, True))
+    clock.now += 2 * adapted_module.LOOK_S
+    assert side.match("a", 0) == ((0, False) if hangs else (3 * SIZE, True))
+    share.there.set()
+    side.close()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_adapter_whose_files_are_read_is_waited_for_until_they_were(
+    clock: Clock, connection: OneConnection, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    side, share = with_lora(connection, monkeypatch)
+    there, reads = threading.Event(), threading.Event()
+
+    def digest(self: Adapters, adapter: Adapter) -> str:
+        reads.set()
+        assert there.wait(WATCHDOG_S)
+        return "other"
+
+    monkeypatch.setattr(Adapters, "_digest", digest)
+    adapter = Adapter("lora", 1 if known else 2, "/elsewhere", True)
+    add(side, "a", adapter=adapter)
+    assert side.match("a", 0) == (None, False) and reads.wait(WATCHDOG_S)
+    clock.now += 2 * adapted_module.LOOK_S
+    assert side.match("a", 0) == (None, False)
+    there.set()
+    until(lambda: side.match("a", 0) != (None, False) or join(side))
+    assert side.match("a", 0) == (3 * SIZE, True) and not side._adapted._late
+    side.close()
 
 
 def test_new_adapter_whose_files_hang_keeps_nobody_waiting_behind_its_first_request(

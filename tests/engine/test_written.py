@@ -129,6 +129,25 @@ def test_end_of_an_engine_waits_for_the_looks_of_its_last_blocks(
     assert waits.is_set() and written.work()[-1] == ("publish", LORA)
 
 
+def test_blocks_of_an_adapter_whose_look_ends_soon_wait_for_no_further_request(
+    connection: OneConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine stepped by its caller takes no step behind its last one: the node would drop them by the next."""
+    written = Written(connection, monkeypatch)
+    side, waited = written.side, []
+    for name in ("first", "base", "lora"):
+        side.end_request(name, ([*range(1, 6)],))
+
+    def wait(of: list[Future[bool]], timeout_s: float) -> None:
+        waited.append(timeout_s)
+        written.look.set_result(True)
+
+    monkeypatch.setattr(written_module, "wait", wait)
+    written.copied()
+    side.left_by_caller(SimpleNamespace(poll=lambda: None, report=lambda: None, begin=lambda orders: None))  # type: ignore[arg-type]
+    assert waited == [written_module.SOON_S] and written.work()[-1] == ("publish", LORA)
+
+
 def test_thread_that_publishes_waits_for_no_look() -> None:
     """A share that hangs would stop the saves of the base model, and the leases of its loads."""
     kept, done, published = Connection(logging.getLogger("test.cistern")), [], threading.Event()

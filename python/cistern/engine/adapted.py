@@ -39,13 +39,13 @@ class AdaptedRequests:
         while it is under way waits no longer than that one."""
         self._late: set[int] = set()
         """Adapters whose last look was late: who comes computes at once, until one is in time."""
-        self._held: dict[int, int] = {}
-        """The namespace of the last request of each adapter, by the adapter's number."""
+        self._held: dict[int, str] = {}
+        """The digest of the last request of each adapter, by the adapter's number. A reset unloads none."""
 
     def ask(self, tracked: TrackedRequest, adapter: Adapter) -> None:
         """Begins to look at its adapter's files, beside."""
-        tracked.look_s = LOOK_S if self._adapters.knows(adapter) else self._read_s
-        tracked.adapter = self._adapters.ask(adapter, partial(self._looked, adapter.number, tracked.look_s))
+        tracked.loads = True
+        tracked.adapter = self._adapters.ask(adapter, partial(self._looked, adapter.number))
 
     def loads(self, adapter: Adapter) -> None:
         """The engine is about to load an adapter ahead of its requests, or again: whose files changed since then, until
@@ -72,16 +72,33 @@ class AdaptedRequests:
         else:
             tracked.planned.namespace = namespace
             tracked.planned.may_save, tracked.planned.may_load = tracked.may
-            self._holds(tracked, namespace)
+            self._holds(tracked)
         tracked.adapter = None
         return True
+
+    def computes(self, tracked: TrackedRequest) -> None:
+        """The engine computes the request with the step that is planned, for which it loads its adapter: what that is
+        was looked at, or may be other files than its look will find."""
+        identified, adapter = self.identified(tracked), tracked.request.adapter if tracked.loads else None
+        if adapter is None:
+            return
+        tracked.loads = False
+        if not identified:
+            tracked.began_as = self._adapters.begins(adapter)
+        elif not tracked.digest:
+            self._adapters.begins(adapter)
+        elif adapter.reload:
+            self._adapters.loads_again(adapter.number)
+            if self._held.get(adapter.number, tracked.digest) != tracked.digest:  # those that came since the look
+                self._end_sharing(adapter.number, but=tracked.digest)
+            self._held[adapter.number] = tracked.digest
 
     def awaited(self, tracked: TrackedRequest) -> bool:
         """Whether a request that is not identified soon may wait until it is."""
         adapter, now = tracked.request.adapter, time.monotonic()
         if adapter is None or adapter.number in self._late:
             return False
-        return now - (self._waits_since(adapter.number) or now) < tracked.look_s
+        return now - (self._waits_since(adapter.number) or now) < self._look_s(adapter.number)
 
     def look(self, tracked: TrackedRequest | None) -> Callable[[], Future[bool]] | None:
         """What finds out whether the adapter that the engine has loaded for a request is the one whose namespace its
@@ -89,10 +106,6 @@ class AdaptedRequests:
         the request came."""
         adapter = tracked.request.adapter if tracked is not None else None
         return partial(self._adapters.ask_again, adapter, tracked.digest) if tracked and adapter else None
-
-    def forget(self) -> None:
-        """The engine was reset: namespaces are others from now on."""
-        self._held.clear()
 
     def close(self) -> None:
         self._adapters.close()
@@ -109,31 +122,41 @@ class AdaptedRequests:
         look, since = self._waited.get(number, (None, 0.0))
         return None if look is None or look.done() else since
 
-    def _looked(self, number: int, most_s: float, took_s: float) -> None:
+    def _look_s(self, number: int) -> float:
+        """How long requests of an adapter may wait for the look that is due."""
+        return LOOK_S if self._adapters.knows(number) else self._read_s
+
+    def _looked(self, number: int, took_s: float) -> None:
         """On another thread, before what it found out is there."""
-        if took_s <= most_s:
+        if took_s <= self._look_s(number):
             self._late.discard(number)
         else:
             self._late.add(number)
 
-    def _holds(self, tracked: TrackedRequest, namespace: int) -> None:
-        """The engine has, for this request, what is known under that namespace: only who has it loaded again may come
-        with another one than the request before."""
+    def _holds(self, tracked: TrackedRequest) -> None:
+        """Has the request share nothing where the engine has other files for it than its digest says: those that it
+        began with, or those that the requests before it have, unless it makes the engine load them again."""
         adapter = tracked.request.adapter
         if adapter is None or self._requests.get(tracked.request.id) is not tracked:  # or it has ended by now
             return
-        if self._held.setdefault(adapter.number, namespace) == namespace:
-            return
-        if adapter.reload:
-            self._held[adapter.number] = namespace
-            self._end_sharing(adapter.number, but=tracked)
-        else:
+        if tracked.began_as is not None and not self._adapters.has(adapter.number, tracked.began_as):
+            tracked.stop_sharing()
+            if adapter.reload:  # and others run on with what it had loaded
+                self._end_sharing(adapter.number)
+                self._held.pop(adapter.number, None)
+        elif adapter.reload:
+            if self._held.get(adapter.number, tracked.digest) != tracked.digest:
+                self._end_sharing(adapter.number, but=tracked.digest)
+            if tracked.began_as is not None:
+                self._held[adapter.number] = tracked.digest
+        elif self._held.setdefault(adapter.number, tracked.digest) != tracked.digest:
             tracked.stop_sharing()
 
-    def _end_sharing(self, number: int, but: TrackedRequest | None = None) -> None:
+    def _end_sharing(self, number: int, but: str | None = None) -> None:
         """The engine loads other weights under an adapter's number: what it computes from then on for requests that are
-        there is of both, or not of the files that were looked at. `but`: the one that came with the new ones."""
+        there is of both, or not of the files that were looked at. `but`: of those that have this digest, as they have
+        loaded it or are to load it; and who loads it after a look that is still to come is as that finds it."""
         for one in self._requests.values():
             of = one.request.adapter
-            if of is not None and of.number == number and one is not but:
+            if of is not None and of.number == number and one.digest != but and not (of.reload and one.adapter):
                 one.stop_sharing()

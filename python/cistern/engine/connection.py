@@ -48,7 +48,8 @@ class Connection:
         self.lacking = ""
         """Why the node gave the session that stands no further namespace; empty as soon as it does."""
         self.when_lost: list[Callable[[Session], object]] = []
-        """Called by the thread for a session that was lost, whose store is closed: to be let go of is what else keeps
+        """Called by the thread for a session that was lost, or gave way to another node's or owner's, and whose store
+        is closed: to be let go of is what else keeps
         its node's memory mapped, as leases and what moves pages do."""
         self._logger = logger
         self._warn = Warnings(logger)
@@ -214,6 +215,7 @@ class Connection:
         try:
             if self._met is not None:
                 self._met.report()
+                self._starter.keep_log_short()
                 return True
             self._met = self._starter.meet()
         except Gone:
@@ -312,6 +314,7 @@ class Connection:
             namespaces = self._attach(store, spec, [])
         except Gone:
             self._missed(before, spec)
+            self._part()
             self.refusal = ""
             self.failures += 1
             self._start_node(spec)
@@ -332,10 +335,10 @@ class Connection:
         self._connects += 1
         with self._wake:
             self.session = _standing(spec, store, namespaces, self._connects)
+            if before is not None and before.store is not store:
+                self._lost.append(before)
             self.failures, self.start_failure, self.refusal = 0, "", ""
             self._wake.notify_all()
-        if before is not None and before.store is not store:
-            before.store.close()
         return True
 
     def _missed(self, session: Session | None, spec: SessionSpec) -> None:

@@ -181,11 +181,10 @@ class Coordinator:
         tracked.computing = False
         tracked.matched_at = computed_tokens
         request = tracked.request
-        if request.skips_cache or not tracked.may[1]:
-            return 0, False
+        # Also who loads nothing: what the engine loads for it is what requests of its adapter get from then on.
         if not self._adapted.identified(tracked, soon=True):
             return (None if self._adapted.awaited(tracked) else 0), False
-        if not tracked.planned.may_load:
+        if request.skips_cache or not tracked.planned.may_load:
             return 0, False
         if self._changes.doubtful:
             return self._while_doubtful(tracked)
@@ -300,7 +299,7 @@ class Coordinator:
                 continue
             tracked.computing = True
             squares += tokens * (2 * tracked.request.computed_tokens + tokens)
-            self._adapted.identified(tracked)
+            self._adapted.computes(tracked)
             self._add_keys(tracked)
             frontier = self._frontier(tracked, tokens)
             if tracked.planned.stopped:
@@ -400,7 +399,7 @@ class Coordinator:
         report = rank.report()
         if report is not None:
             self.handle_reports([report], set())
-        self._settle_looks()
+        self._settle_looks(behind=True)
 
     @property
     def pending(self) -> bool:
@@ -454,7 +453,6 @@ class Coordinator:
             if tracked.request.id not in fresh:
                 tracked.adapter, tracked.may = None, (False, False)
         self._unidentified.clear()
-        self._adapted.forget()
         self._shared.reset()
         if self._listener is not None:
             self._listener.forked()
@@ -707,9 +705,9 @@ class Coordinator:
             self._end_conversation(self._unidentified.popleft())
         self._conversations.settle()
 
-    def _settle_looks(self, last: bool = False) -> None:
+    def _settle_looks(self, behind: bool = False, last: bool = False) -> None:
         if self._written.looks:
-            self._written.settle(last)
+            self._written.settle(behind, last)
             self._settle_conversations()
 
     def _report(self, order: LoadOrder, delivered_tokens: int, spent_us: int) -> None:

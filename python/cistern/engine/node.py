@@ -3,8 +3,8 @@
 
 It is a process of its own, in a session of its own, and no child of the engine's: who ends an engine with all its
 children leaves the node, which other engines use. It ends by itself some time after its last client left. A file lock
-beside its socket makes sure that engines which start together start one node; the number of the node's process stands
-in it.
+beside its socket makes sure that engines which start together start one node; the numbers of the processes that were
+started and write to its log stand in it.
 """
 
 from __future__ import annotations
@@ -135,11 +135,19 @@ def last_line(log: Path) -> str:
     return lines[-1] if lines else ""
 
 
+def writes_to(log: Path, pid: int) -> bool:
+    """Whether that process says what it says into the log."""
+    try:
+        return log.samefile(f"/proc/{pid}/fd/2")
+    except OSError:  # it has ended, or is another user's
+        return False
+
+
 def begin_log_anew(log: Path, pid: int) -> None:
     """Where the log of a running node is long, moves what it says into NAME.1; the node writes on at its new end. What
     it says in that moment may be lost. Nothing is done to a file that this process does not write to. Raises OSError,
     BlockingIOError where another engine does it."""
-    if log.stat().st_size <= LOG_BYTES or not log.samefile(f"/proc/{pid}/fd/2"):
+    if log.stat().st_size <= LOG_BYTES or not writes_to(log, pid):
         return
     with log.open("rb+") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -149,6 +157,14 @@ def begin_log_anew(log: Path, pid: int) -> None:
         with open(os.open(f"{log}.1", flags, 0o600), "wb") as former:
             shutil.copyfileobj(file, former)
         file.truncate(0)
+
+
+def numbers_in(lock: int) -> list[int]:
+    """The processes' numbers that stand in a lock; none where it cannot be read, or is another program's."""
+    try:
+        return [int(one) for one in os.pread(lock, 4096, 0).split()]
+    except (OSError, ValueError):
+        return []
 
 
 START_AGAIN_S = 60.0
@@ -191,8 +207,10 @@ class NodeStarter:
             return
         self._lock = lock
         self._log = socket.with_suffix(".log")
+        # A node that takes long to start outlives the engine that started it, and takes no second one beside it.
+        writers = [pid for pid in numbers_in(lock) if writes_to(self._log, pid)]
         with contextlib.suppress(OSError):
-            if self._log.stat().st_size > LOG_BYTES:
+            if not writers and self._log.stat().st_size > LOG_BYTES:
                 self._log.replace(f"{self._log}.1")
         with self._log.open("ab") as log:
             pid = start_detached(command(self._options, socket), log)
@@ -201,7 +219,7 @@ class NodeStarter:
         self._again_at = time.monotonic() + START_AGAIN_S
         with contextlib.suppress(OSError):
             os.ftruncate(lock, 0)
-            os.pwrite(lock, f"{pid}\n".encode(), 0)
+            os.pwrite(lock, "".join(f"{one}\n" for one in [*writers, pid]).encode(), 0)
 
     def meet(self) -> Store | None:
         """A client of the node, which is started where none answers: None then, and as long as it does not. Raises
@@ -229,8 +247,9 @@ class NodeStarter:
             return
         self._look_at_log_at = now + LOOK_AT_LOG_S
         socket = socket_path(self._options)
-        with contextlib.suppress(OSError, ValueError):  # no engine has started it, or it has ended
-            begin_log_anew(socket.with_suffix(".log"), int(socket.with_suffix(".lock").read_text()))
+        with contextlib.suppress(OSError), socket.with_suffix(".lock").open("rb") as lock:  # or no engine started it
+            for pid in numbers_in(lock.fileno()):
+                begin_log_anew(socket.with_suffix(".log"), pid)
 
     def connected(self) -> None:
         """Lets go of the lock once a node answers; one that ends now is started again at once."""

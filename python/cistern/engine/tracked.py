@@ -26,8 +26,10 @@ class TrackedRequest:
     """Tokens that were computed at its last match: where a load begins."""
     adapter: Future[str] | None = None
     """The digest of its adapter, until its namespace is known by it."""
-    look_s: float = 0.0
-    """How long it may wait for that."""
+    loads: bool = False
+    """Whether the engine is still to load its adapter for it, or to find that it has it."""
+    began_as: object = None
+    """State of its adapter's files where it is computed since before that; None: it is not."""
     digest: str = ""
     """Of its adapter, once its namespace is known by it."""
     may: tuple[bool, bool] = (False, False)

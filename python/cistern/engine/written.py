@@ -22,6 +22,8 @@ AT_ONCE = 1024
 
 LOOK_S = 1.0
 """Time for which blocks wait for a look before they are given up."""
+SOON_S = 0.005
+"""Time for which an engine that may take no further step waits for one: far longer than one takes."""
 
 Look = Callable[[], "Future[bool]"]
 Told = Callable[[bool], object]
@@ -84,11 +86,11 @@ class WrittenPuts:
     def abandon(self, place: Place | None, puts: Sequence[bytes]) -> None:
         self._submit(place, puts, publish=False)
 
-    def settle(self, last: bool = False) -> None:
+    def settle(self, behind: bool = False, last: bool = False) -> None:
         """Publishes what the looks that have ended agree to, and abandons what they do not, or what has waited for
-        LOOK_S. `last`: waits so long for them, since nobody will ask again."""
-        if last and self._looked_at:
-            wait([one.look for one in self._looked_at], LOOK_S)
+        LOOK_S. `behind`: nobody may ask again for long: waits SOON_S for them. `last`: nobody will: waits LOOK_S."""
+        if (behind or last) and self._looked_at:
+            wait([one.look for one in self._looked_at], LOOK_S if last else SOON_S)
         still, now = [], time.monotonic()
         for one in self._looked_at:
             if one.look.done() or last or now - one.since >= LOOK_S:
