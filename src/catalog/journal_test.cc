@@ -59,6 +59,8 @@ TEST_F(JournalTest, FileBytesStayThoseOfVersion2) {
 
 TEST_F(JournalTest, AFileOfVersion1IsReadAndWrittenAnewAsTwo) {
   Write(kJournal, BytesOf(kVersion1));
+  new_id = 500;
+  Boot();
   const auto contents = Open();
   EXPECT_FALSE(contents.damaged);
   EXPECT_EQ(journal->id(), 101u);
@@ -658,6 +660,18 @@ TEST_F(JournalTest, ANamespaceGoesBackToWhatWasWrittenHoweverManyAppendsFail) {
   const auto contents = Open();
   ASSERT_EQ(contents.namespaces.size(), 1u);
   EXPECT_EQ(contents.namespaces[0].incarnation, 50u);
+}
+
+// All of them together are more than an append may have.
+TEST_F(JournalTest, EndsOfConversationsAreWrittenAnewInAsManyAppendsAsTheyTake) {
+  std::vector<ConversationEnd> ends;
+  for (std::uint64_t n = 1; n <= Journal::kMostConversationEnds; ++n) ends.push_back({n, 7, n});
+  Open();
+  ASSERT_TRUE(Run(journal->Start({}, 100, {}, {}, ends)).ok());
+  PowerFails();
+  const auto contents = Open();
+  EXPECT_FALSE(contents.damaged);
+  EXPECT_EQ(contents.conversation_ends, ends);
 }
 
 }  // namespace

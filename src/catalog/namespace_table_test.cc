@@ -557,5 +557,38 @@ TEST(NamesTest, LabelsThatNoAttachMakesAreNotBelieved) {
   EXPECT_FALSE(NamespaceTable::DecodeLabels(std::vector<std::byte>(6)).has_value()) << "of none";
 }
 
+// Whoever widens a window says nothing of where the blocks may go.
+TEST(NamesTest, WhatWasSaidStaysWhereAnotherChangesSomethingElse) {
+  NamespaceTable names;
+  NamespaceSpec spec = Spec();
+  spec.name = "production";
+  spec.mesh = false;
+  spec.copies = 2;
+  spec.labels = {{"model", "llama"}};
+  const std::uint32_t slot = Attach(names, spec, 5);
+  NamespaceSpec wide = Spec();
+  wide.name = "production";
+  wide.groups[1].window_tokens = 4096;
+  ASSERT_EQ(Attach(names, wide, 6), slot);
+  const NamespaceEntry& entry = *names.at(slot);
+  EXPECT_EQ(entry.groups[1].window_blocks, 256u);
+  EXPECT_EQ(entry.mesh, std::optional(false));
+  EXPECT_EQ(entry.copies, 2u);
+  EXPECT_EQ(entry.labels, spec.labels);
+  EXPECT_EQ(entry.names, std::vector<std::string>{"production"});
+}
+
+TEST(NamesTest, ParentsStandInTheFirstOfTheFullGroups) {
+  NamespaceTable names;
+  NamespaceSpec spec = Spec();
+  std::swap(spec.groups[0], spec.groups[1]);
+  spec.groups.push_back({.name = "second", .part_bytes = {1}});
+  const NamespaceEntry& entry = *names.at(Attach(names, spec, 5));
+  EXPECT_EQ(entry.first_full, 1);
+  EXPECT_EQ(entry.groups[0].body_bytes, 131072u);
+  spec.groups = {Spec().groups[1]};
+  EXPECT_EQ(names.at(Attach(names, spec, 6))->first_full, kNoGroup);
+}
+
 }  // namespace
 }  // namespace cistern::catalog

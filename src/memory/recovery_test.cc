@@ -259,5 +259,15 @@ TEST_F(RecoveryTest, ACallIsBounded) {
   EXPECT_GE(calls, (arena::kHeaderSpanBytes / node_.slot_bytes - 500) / 64) << "64 slots a call";
 }
 
+// Whoever asks hands in the same blocks again, with the last call's in them.
+TEST_F(RecoveryTest, R11ABlockIsWhatItsOwnEntrySays) {
+  ASSERT_TRUE(node_.Put(arena::TestKey(1), arena::TestKey(9), arena::BodyOf(6000, 1), 0));
+  ASSERT_TRUE(node_.Put(arena::TestKey(2), BlockKey(), arena::BodyOf(6000, 2), 1));
+  Restart restart(words_, node_.arena, 1);
+  ASSERT_EQ(restart.blocks.size(), 2u);
+  EXPECT_EQ(restart.blocks[0].parent, arena::TestKey(9));
+  EXPECT_TRUE(restart.blocks[1].parent.none()) << "a root";
+}
+
 }  // namespace
 }  // namespace cistern::memory

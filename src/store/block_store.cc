@@ -339,6 +339,7 @@ tier::Tier* BlockStore::tier() { return rooms_->lower.get(); }
 
 Task<Status> BlockStore::Recover() { return rooms_->Recover(); }
 Namespaces& BlockStore::namespaces() { return rooms_->namespaces; }
+const Namespaces& BlockStore::namespaces() const { return rooms_->namespaces; }
 Survey& BlockStore::survey() { return rooms_->survey; }
 Task<Result<Attached>> BlockStore::Attach(const NamespaceSpec& spec, const catalog::Caller& caller,
                                           IfNew if_new, Instant deadline) {

@@ -94,6 +94,7 @@ class BlockStore final {
 
   // What is asked of namespaces beside Attach, Turn and DropNamespace; and what each of them has.
   Namespaces& namespaces();
+  const Namespaces& namespaces() const;
   Survey& survey();
   // As Namespaces::Attach.
   Task<Result<Attached>> Attach(const NamespaceSpec& spec, const catalog::Caller& caller = {},

@@ -231,7 +231,7 @@ TEST_F(CellNodes, AMemberWhoseMembershipLapsedOnceIsHandedOverTo) {
   ASSERT_TRUE(loop->BlockOn(etcd->Commit(lapse, soon())).has_value());
   Until([&] {
     const auto found = loop->BlockOn(etcd->Range({.keys = {key, ""}}, soon()));
-    return found && found->count == 1;
+    return found && found->keys.size() == 1;
   });
   // Who has acknowledged a drop has seen that the key had gone.
   Until([&] { return Drop(nodes_[0], 99).has_value(); });
