@@ -110,7 +110,9 @@ class Browser:
 
 class Page(unittest.TestCase):
     def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory(prefix=f"cistern-page-{os.getpid()}-", dir="/dev/shm", ignore_cleanup_errors=True)
+        scratch = tempfile.TemporaryDirectory(
+            prefix=f"cistern-page-{os.getpid()}-", dir="/dev/shm", ignore_cleanup_errors=True
+        )
         self.addCleanup(scratch.cleanup)
         self.directory = pathlib.Path(scratch.name)
         self.socket = self.directory / "socket"
@@ -122,7 +124,8 @@ class Page(unittest.TestCase):
     def start(self, *flags: object) -> None:
         self.node = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", BIN / "cisternd", "--memory", "64MiB",
-             "--memory-dir", self.directory / "memory", "--socket", self.socket, "--http", "0", "--flash", f"{self.flash}:256MiB", "--flash-write", "through", *map(str, flags)],
+             "--memory-dir", self.directory / "memory", "--socket", self.socket, "--http", "0",
+             "--flash", f"{self.flash}:256MiB", "--flash-write", "through", *map(str, flags)],
             stderr=subprocess.PIPE, text=True)
         node = self.node
         self.addCleanup(lambda: (node.kill(), node.wait(), node.stderr and node.stderr.close()))
