@@ -158,7 +158,7 @@ def test_request_of_a_known_adapter_waits_for_no_other_adapters_files(
     until(lambda: side.match("again", 0) == (0, False))
     assert side.match("slow", 0) == (None, False) and side._requests["again"].planned.may_save
     readers = [one for one in threading.enumerate() if one.name.startswith("cistern-adapters")]
-    assert len(readers) >= 2 and all(one.daemon for one in readers)  # an engine that ends does not wait either
+    assert readers and all(one.daemon for one in readers)  # an engine that ends does not wait either
     there.set()
     until(lambda: side.match("slow", 0) == (0, False) or join(side))
     side.close()

@@ -36,18 +36,26 @@ class Adapters:
         """State of each adapter's files at the last look that has begun."""
         self._looks, self._reads = Beside("cistern-adapters", MAX_LOOKS), Beside("cistern-adapters-new", MAX_READS)
         self._reading: set[int] = set()
-        """Numbers of those whose files are new, or turned out to be others, and are being read."""
+        """Numbers of those whose files were new, or turned out to be others, at the last look that has begun: it reads
+        them, until it is done."""
+        self._asked: dict[int, Future[str]] = {}
+        """The last look at each adapter, by its number."""
 
     def knows(self, number: int) -> bool:
         """Whether an adapter's files need a look alone, as far as that has shown by now."""
-        return number in self._known and number not in self._reading
+        if number not in self._known:
+            return False
+        look = self._asked.get(number)
+        return number not in self._reading or look is None or look.done()
 
     def ask(self, adapter: Adapter, looked: Callable[[float], object] = lambda took_s: None) -> Future[str]:
         """What digest() says, found out beside the engine's thread. Nobody waits for another adapter's files, unless
         as many as MAX_LOOKS or MAX_READS hang. `looked`: called where it is found out, before it is there, with the
         time that it took whoever asked first."""
         beside = self._looks if adapter.number in self._known else self._reads
-        return beside.share(adapter.number, adapter, partial(self._look, adapter, time.monotonic(), looked))
+        look = partial(self._look, adapter, time.monotonic(), looked)
+        found = self._asked[adapter.number] = beside.share(adapter.number, adapter, look)
+        return found
 
     def ask_again(self, adapter: Adapter, digest: str) -> Future[bool]:
         """Whether an adapter's files are still those of this digest, found out beside: then whatever the engine has
@@ -114,11 +122,11 @@ class Adapters:
         return known[0]
 
     def _look(self, adapter: Adapter, asked_at: float, looked: Callable[[float], object]) -> str:
+        self._reading.discard(adapter.number)
         try:
             return self.digest(adapter)
         finally:
             looked(time.monotonic() - asked_at)
-            self._reading.discard(adapter.number)
 
     def _is_still(self, adapter: Adapter, digest: str) -> bool:
         return self._known.get(adapter.number) == (digest, _state(adapter))
