@@ -3,20 +3,33 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import model as models
 import pytest
-from harness import Engine, Node, prompt, transfer_config
+from harness import PATIENT, Engine, Node, prompt, transfer_config
 
 CONFIG = {**models.LLAMA, **models.SMALL}
 PROMPT = prompt(3, 1000)
 FULL = 896
 
 
-def with_adapters(small: Path, node: Node) -> Engine:
-    return Engine(small, transfer_config(node), engine={"enable_lora": True, "max_lora_rank": 8, "max_loras": 2})
+PATIENT_LOOKS = """
+from cistern.engine import adapted, written
+adapted.LOOK_S = written.LOOK_S = 5.0
+answer = None
+"""
+
+
+@contextlib.contextmanager
+def with_adapters(small: Path, node: Node) -> Iterator[Engine]:
+    lora = {"enable_lora": True, "max_lora_rank": 8, "max_loras": 2}
+    with Engine(small, transfer_config(node, **PATIENT), engine=lora) as engine:
+        engine.run(PATIENT_LOOKS)
+        yield engine
 
 
 def asked(engine: Engine, name: str, path: Path | None = None, reload: bool = False) -> tuple[int, list[int]]:
