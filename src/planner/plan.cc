@@ -15,7 +15,9 @@ Status Between(std::string_view name, double value, double least, double most) {
 
 Status SecondsBetween(std::string_view name, double value, double least, double most) {
   if (value >= least && value <= most) return Status();
-  const auto text = [](double s) { return DurationText(static_cast<std::uint64_t>(s * 1e6)); };
+  const auto text = [](double s) {
+    return s >= 0 && s <= 1e12 ? DurationText(static_cast<std::uint64_t>(s * 1e6)) : Text(s, "s");
+  };
   return Status(Code::kInvalid,
                 Text(name, " is ", text(value), ": expected ", text(least), " to ", text(most)));
 }

@@ -201,7 +201,9 @@ TEST(PlanBadInput, ValueOutOfRangeIsNamed) {
   EXPECT_THAT(Refusal(input), HasSubstr("--api-price is -1"));
   input = For("Llama-3-8B");
   input.think_s = std::nan("");
-  EXPECT_THAT(Refusal(input), HasSubstr("--think"));
+  EXPECT_THAT(Refusal(input), HasSubstr("--think is nans"));
+  input.think_s = 1e300;
+  EXPECT_THAT(Refusal(input), HasSubstr("--think is 1e+300s"));
   input = For("Llama-3-8B");
   input.context_tokens = 0;
   EXPECT_THAT(Refusal(input), HasSubstr("--context"));
