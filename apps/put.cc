@@ -10,6 +10,7 @@
 #include "base/format.h"
 #include "base/limits.h"
 #include "base/units.h"
+#include "client/client.h"
 #include "commands.h"
 #include "prompt.h"
 
@@ -52,9 +53,7 @@ Result<bool> Put(Attachment& at, const BlockWrite& block, const WriteOptions& op
   const WriteOutcome& outcome = result->outcomes.front();
   if (outcome.code != Code::kOk) return Error(outcome.code, result->message);
   if (outcome.state != WriteOutcome::State::kPending) return outcome.state == WriteOutcome::State::kPublished;
-  return Error(Code::kMiss, Text("block ", block.key.ToHex(), " waits for its parent ",
-                                 block.parent ? block.parent->ToHex() : std::string("none"),
-                                 ", which is not here; put the parent within 30 s"));
+  return Error(client::WaitsForParent(block.key, block.parent));
 }
 
 }  // namespace

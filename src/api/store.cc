@@ -187,11 +187,8 @@ Status Store::Put(const Namespace& ns, const BlockKey& key, const std::optional<
   if (!result) return result.error();
   const WriteOutcome& outcome = result->outcomes.front();
   if (outcome.code != Code::kOk) return Status(outcome.code, result->message);
-  if (outcome.state == WriteOutcome::State::kPending && !options.held) {
-    return Status(Code::kMiss, Text("block ", key.ToHex(), " waits for its parent ",
-                                    parent ? parent->ToHex() : std::string("none"),
-                                    ", which is not here; put the parent within 30 s"));
-  }
+  if (outcome.state == WriteOutcome::State::kPending && !options.held)
+    return client::WaitsForParent(key, parent);
   return Status();
 }
 

@@ -32,6 +32,13 @@ std::vector<std::byte> BatchOf(std::span<const std::byte> records) {
   return batch;
 }
 
+// These bytes of a journal with such a batch behind them.
+std::vector<std::byte> WithBatch(std::vector<std::byte> bytes, std::span<const std::byte> records) {
+  const std::vector<std::byte> batch = BatchOf(records);
+  bytes.insert(bytes.end(), batch.begin(), batch.end());
+  return bytes;
+}
+
 // Incarnations are made of the id, and the state chooses the file.
 TEST_F(JournalTest, R10ABitOfAHeadMakesNoOtherJournalOfIt) {
   Open();
@@ -104,9 +111,7 @@ TEST_F(JournalTest, R10BothCutBeforeTheEndOfWhatWasWrittenAnewIsDamage) {
   for (std::size_t at = kHeadBytes; at <= whole.size(); at = EndOfBatch(whole, at)) {
     SCOPED_TRACE(Text("cut behind ", batches, " batches"));
     const std::span<const std::byte> cut = std::span(whole).first(at);
-    Write(kJournal, cut);
-    Write(kCopy, cut);
-    Boot();
+    BootWithBoth(cut);
     const auto contents = Open();
     EXPECT_EQ(contents.damaged, at < whole.size());
     if (at == whole.size()) break;
@@ -124,12 +129,7 @@ TEST_F(JournalTest, ABatchThatChecksAndHoldsNoRecordsIsDamage) {
   StoreAt(forged[2].data(), 0, std::uint32_t{9});  // of the eight that are there
   for (std::vector<std::byte>& records : forged) {
     SCOPED_TRACE(Text(records.size(), " bytes"));
-    std::vector<std::byte> bytes = whole;
-    const std::vector<std::byte> batch = BatchOf(records);
-    bytes.insert(bytes.end(), batch.begin(), batch.end());
-    Write(kJournal, bytes);
-    Write(kCopy, bytes);
-    Boot();
+    BootWithBoth(WithBatch(whole, records));
     const auto contents = Open();
     EXPECT_TRUE(contents.damaged);
     EXPECT_EQ(contents.tombstones, std::vector{Stone(40)});
@@ -150,12 +150,7 @@ TEST_F(JournalTest, R10AListThatCannotBeReadIsForgottenAndNotAsItWasBefore) {
   ASSERT_TRUE(Start({Entry(0, 5), Entry(1, 6)}, 100, {Stone(40)}).ok());
   std::vector<std::byte> later = NamespaceTable::Encode(Entry(0, 9));
   later[0] = std::byte{200};
-  std::vector<std::byte> bytes = Bytes(kJournal);
-  const std::vector<std::byte> batch = BatchOf(RecordOf(2, later));
-  bytes.insert(bytes.end(), batch.begin(), batch.end());
-  Write(kJournal, bytes);
-  Write(kCopy, bytes);
-  Boot();
+  BootWithBoth(WithBatch(Bytes(kJournal), RecordOf(2, later)));
   const auto contents = Open();
   EXPECT_FALSE(contents.damaged);
   ASSERT_EQ(contents.namespaces.size(), 1u);
@@ -168,12 +163,7 @@ TEST_F(JournalTest, R10ATombstoneOrASlotThatCannotBeReadIsDamage) {
     SCOPED_TRACE(Text("kind ", int{kind}));
     Open();
     ASSERT_TRUE(Start({Entry(0, 5)}, 100).ok());
-    std::vector<std::byte> bytes = Bytes(kJournal);
-    const std::vector<std::byte> batch = BatchOf(RecordOf(kind, std::vector<std::byte>(5)));
-    bytes.insert(bytes.end(), batch.begin(), batch.end());
-    Write(kJournal, bytes);
-    Write(kCopy, bytes);
-    Boot();
+    BootWithBoth(WithBatch(Bytes(kJournal), RecordOf(kind, std::vector<std::byte>(5))));
     EXPECT_TRUE(Open().damaged);
   }
 }
@@ -266,9 +256,7 @@ TEST_F(JournalTest, R10AStartThatSaysItIsWrittenIsDurable) {
   bool failed = true;
   for (int broken = 0; failed; ++broken) {
     SCOPED_TRACE(Text("operation ", broken, " fails"));
-    Write(kJournal, {});
-    Write(kCopy, {});
-    Boot();
+    BootWithBoth({});
     Open();
     ASSERT_TRUE(Start({Entry(0, 5)}, 100, {Stone(40)}).ok());
     int asked = 0;
@@ -324,9 +312,7 @@ TEST_F(JournalTest, R10ATombstoneThatEndsWhileItIsWrittenAnewIsThereOrHasEnded) 
   bool ended = true;
   for (int at = 0; ended; ++at) {
     SCOPED_TRACE(Text("operation ", at));
-    Write(kJournal, {});
-    Write(kCopy, {});
-    Boot();
+    BootWithBoth({});
     Open();
     int asked = 0;
     ended = false;
@@ -400,12 +386,7 @@ TEST_F(JournalTest, R10LabelsOfAListThatCannotBeReadAreForgottenWithIt) {
   records.insert(records.end(), labels.begin(), labels.end());
   const std::vector<std::byte> broken = RecordOf(11, std::vector<std::byte>(1));
   records.insert(records.end(), broken.begin(), broken.end());
-  std::vector<std::byte> bytes = Bytes(kJournal);
-  const std::vector<std::byte> batch = BatchOf(records);
-  bytes.insert(bytes.end(), batch.begin(), batch.end());
-  Write(kJournal, bytes);
-  Write(kCopy, bytes);
-  Boot();
+  BootWithBoth(WithBatch(Bytes(kJournal), records));
   const auto contents = Open();
   EXPECT_FALSE(contents.damaged);
   ASSERT_EQ(contents.namespaces.size(), 1u);

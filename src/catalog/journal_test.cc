@@ -97,9 +97,7 @@ TEST_F(JournalTest, R10DamageOfOneCopyTakesNothingThatWasAcknowledged) {
   for (const char* which : {kJournal, kCopy}) {
     for (const auto& [what, damage] : damages) {
       SCOPED_TRACE(Text(which, ": ", what));
-      Write(kJournal, {});
-      Write(kCopy, {});
-      Boot();
+      BootWithBoth({});
       Open();
       ASSERT_TRUE(Start({Entry(0, 5)}, 100).ok());
       anew = journal->file_bytes();
@@ -139,9 +137,7 @@ TEST_F(JournalTest, R10AnOlderCopyOfOneFileTakesNothingThatWasAcknowledged) {
     contents = Open();
     EXPECT_EQ(contents.tombstones, (std::vector<Tombstone>{Stone(40), Stone(41)}));
     EXPECT_FALSE(contents.notes.empty());
-    Write(kJournal, {});
-    Write(kCopy, {});
-    Boot();
+    BootWithBoth({});
   }
 }
 
@@ -444,9 +440,7 @@ TEST_F(JournalTest, P5BytesThatAllLookLikeBatchesAreSearchedWithinABound) {
     const std::uint64_t before = loop->executor().steps();
     EXPECT_TRUE(Open().damaged);
     EXPECT_LT(loop->executor().steps() - before, 1000u);
-    Write(kJournal, {});
-    Write(kCopy, {});
-    Boot();
+    BootWithBoth({});
   }
 }
 
@@ -591,14 +585,8 @@ TEST_F(JournalTest, WhatIsNoJournalIsRefusedByName) {
   std::vector<std::byte> strange(100, std::byte{'x'});
   for (const std::size_t size : {1, 15, 16, 100}) {
     SCOPED_TRACE(size);
-    Write(kJournal, std::span(strange).first(size));
-    Write(kCopy, std::span(strange).first(size));
-    Boot();
-    const auto contents = loop->BlockOn(journal->Open());
-    ASSERT_FALSE(contents.has_value());
-    EXPECT_EQ(contents.error().code(), Code::kMismatch);
-    EXPECT_NE(contents.error().message().find("node/journal: is no journal"), std::string::npos)
-        << contents.error().message();
+    BootWithBoth(std::span(strange).first(size));
+    ExpectMismatch("node/journal: is no journal");
   }
 }
 
@@ -608,14 +596,8 @@ TEST_F(JournalTest, AHeadThatIsCutOffIsRefusedByName) {
   const std::vector<std::byte> whole = Bytes(kJournal);
   for (const std::size_t size : {16, 36, 39}) {
     SCOPED_TRACE(size);
-    Write(kJournal, std::span(whole).first(size));
-    Write(kCopy, std::span(whole).first(size));
-    Boot();
-    const auto contents = loop->BlockOn(journal->Open());
-    ASSERT_FALSE(contents.has_value());
-    EXPECT_EQ(contents.error().code(), Code::kMismatch);
-    EXPECT_NE(contents.error().message().find("its head is damaged"), std::string::npos)
-        << contents.error().message();
+    BootWithBoth(std::span(whole).first(size));
+    ExpectMismatch("its head is damaged");
   }
 }
 
@@ -627,13 +609,9 @@ TEST_F(JournalTest, MoreBytesBehindTheEndThanOneAppendHasAreDamage) {
     ASSERT_TRUE(Start({}, 100, {Stone(40)}).ok());
     std::vector<std::byte> bytes = Bytes(kJournal);
     bytes.resize(bytes.size() + behind);
-    Write(kJournal, bytes);
-    Write(kCopy, bytes);
-    Boot();
+    BootWithBoth(bytes);
     EXPECT_EQ(Open().damaged, behind > most) << behind;
-    Write(kJournal, {});
-    Write(kCopy, {});
-    Boot();
+    BootWithBoth({});
   }
 }
 

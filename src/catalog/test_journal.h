@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -76,6 +77,18 @@ class JournalTest : public testing::Test {
     ASSERT_TRUE(Run(file->WriteAll(bytes, 0)).ok());
     ASSERT_TRUE(Run(file->Sync()).ok());
     ASSERT_TRUE(Run(loop->SyncDirectory("node")).ok());
+  }
+  void BootWithBoth(std::span<const std::byte> bytes) {
+    Write(kJournal, bytes);
+    Write(kCopy, bytes);
+    Boot();
+  }
+  // Open is refused, and says why.
+  void ExpectMismatch(std::string_view why) {
+    const auto contents = loop->BlockOn(journal->Open());
+    ASSERT_FALSE(contents.has_value());
+    EXPECT_EQ(contents.error().code(), Code::kMismatch);
+    EXPECT_NE(contents.error().message().find(why), std::string::npos) << contents.error().message();
   }
   template <class T>
   T Run(Task<T> task) {

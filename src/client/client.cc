@@ -51,6 +51,12 @@ Status CheckName(const ConnectOptions& options) {
 
 }  // namespace
 
+Status WaitsForParent(const BlockKey& key, const std::optional<BlockKey>& parent) {
+  return Status(Code::kMiss, Text("block ", key.ToHex(), " waits for its parent ",
+                                  parent ? parent->ToHex() : std::string("none"),
+                                  ", which is not here; put the parent within 30 s"));
+}
+
 Client::Client(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 Client::~Client() { parts_->channel->Close(); }

@@ -33,6 +33,9 @@ struct Connection;
 struct NearNode;
 struct Request;
 
+// kMiss: what one put of a block comes to that waits for its parent.
+Status WaitsForParent(const BlockKey& key, const std::optional<BlockKey>& parent);
+
 // A call takes at most 20,000 keys, blocks or put ids, a Write 4,096 parts (kMaxKeysPerCall and
 // kMaxWritesPerCall of wire/protocol.h); more is kInvalid. Read has no such limit, nor has Match as far as
 // the index answers it.

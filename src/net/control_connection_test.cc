@@ -131,6 +131,16 @@ class ControlConnectionTest : public ::testing::Test {
     return pair_.loop->BlockOn(near_->Ask(type, BytesOf(text), pair_.After(us)));
   }
 
+  using Asking = Task<Result<std::vector<std::byte>>>;
+  // Questions as many as are answered at once; all have come to there_.
+  std::vector<Asking> AskAsManyAsMay() {
+    std::vector<Asking> asking;
+    for (std::size_t i = 0; i < ControlLimits::kQuestions; ++i)
+      asking.push_back(near_->Ask(1, BytesOf("x"), pair_.After(10'000'000)));
+    pair_.loop->BlockOn(Pass(100'000));
+    return asking;
+  }
+
   TestPair pair_;
   Lane* lane_ = nullptr;  // of what there_ answers
   Echo here_{pair_.executor()}, there_{pair_.executor()};
@@ -203,10 +213,7 @@ TEST_F(ControlConnectionTest, QuestionThatIsAnsweredIsNoneOfTheBoundThoughOthers
   HeldLane lane(executor());
   lane_ = &lane;
   Open();
-  std::vector<Task<Result<std::vector<std::byte>>>> asking;
-  for (std::size_t i = 0; i < ControlLimits::kQuestions; ++i)
-    asking.push_back(near_->Ask(1, BytesOf("x"), pair_.After(10'000'000)));
-  pair_.loop->BlockOn(Pass(100'000));
+  std::vector<Asking> asking = AskAsManyAsMay();
   lane.LetOneGo();
   EXPECT_TRUE(pair_.loop->BlockOn(std::move(asking.front())).has_value());
   asking.front() = near_->Ask(1, BytesOf("one more"), pair_.After(10'000'000));
@@ -219,10 +226,7 @@ TEST_F(ControlConnectionTest, P5WhatWaitsInTheLaneOfAConnectionThatEndsIsNotDone
   HeldLane lane(executor());
   lane_ = &lane;
   Open();
-  std::vector<Task<Result<std::vector<std::byte>>>> asking;
-  for (std::size_t i = 0; i < ControlLimits::kQuestions; ++i)
-    asking.push_back(near_->Ask(1, BytesOf("x"), pair_.After(10'000'000)));
-  pair_.loop->BlockOn(Pass(100'000));
+  std::vector<Asking> asking = AskAsManyAsMay();
   EXPECT_GE(lane.users, static_cast<int>(ControlLimits::kQuestions));
   Task<void> closing = near_->Close();
   for (auto& one : asking) EXPECT_EQ(pair_.loop->BlockOn(std::move(one)).error().code(), Code::kGone);

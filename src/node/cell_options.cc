@@ -90,6 +90,11 @@ Status CheckIsAlone(const NodeOptions& options) {
   return Status();
 }
 
+// The setting that CellListens gives.
+const char* NameOfListens(const NodeOptions& options) {
+  return options.cell_listen.empty() ? "cell_address" : "cell_listen";
+}
+
 Status CheckCertificates(const NodeOptions& options) {
   const bool none = options.cell_certificate.empty();
   if (options.cell_authority.empty() != none || options.cell_certificate_key.empty() != none)
@@ -186,21 +191,17 @@ const std::string& CellListens(const NodeOptions& options) {
 
 Status CannotListen(const NodeOptions& options, const Status& why) {
   return Status(why.code(),
-                Text("cell: listening for other members at ",
-                     options.cell_listen.empty() ? "cell_address" : "cell_listen", ": ", why.message()));
+                Text("cell: listening for other members at ", NameOfListens(options), ": ", why.message()));
 }
 
 Status CannotListenForRails(const NodeOptions& options, const Status& why) {
-  return Status(why.code(),
-                Text("cell: listening for rails at ", RailAddress(CellListens(options)), ", the port behind ",
-                     options.cell_listen.empty() ? "cell_address" : "cell_listen", "'s: ", why.message()));
+  return Status(why.code(), Text("cell: listening for rails at ", RailAddress(CellListens(options)),
+                                 ", the port behind ", NameOfListens(options), "'s: ", why.message()));
 }
 
-Status CheckCell(const NodeOptions& options) {
+Status CheckCell(const NodeOptions& options, std::span<const net::CellKey> keys) {
   if (options.cell.empty()) return Status();
-  const auto keys = ReadCellKeys(options);
-  if (!keys) return keys.error();
-  if (const auto tls = CellTls(options, *keys); !tls) return tls.error();
+  if (const auto tls = CellTls(options, keys); !tls) return tls.error();
   const Status listens = net::TcpNetwork::CheckListen(CellListens(options));
   if (!listens.ok()) return CannotListen(options, listens);
   const Status rails = net::TcpNetwork::CheckListen(RailAddress(CellListens(options)));

@@ -37,8 +37,9 @@ Result<std::optional<net::TlsContext>> CellTls(const NodeOptions& options,
 // Where the node listens for the other members.
 const std::string& CellListens(const NodeOptions& options);
 
-// What the start of a cell would refuse of its certificate and of where it listens. Not asked: etcd.
-Status CheckCell(const NodeOptions& options);
+// What the start of a cell with these keys would refuse of its certificate and of where it listens. Not
+// asked: etcd.
+Status CheckCell(const NodeOptions& options, std::span<const net::CellKey> keys);
 // `why` Listen refused there, for other members and for their rails (the port behind).
 Status CannotListen(const NodeOptions& options, const Status& why);
 Status CannotListenForRails(const NodeOptions& options, const Status& why);

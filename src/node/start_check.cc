@@ -21,7 +21,8 @@ Status CheckHttp(const NodeOptions& options) {
 
 Status CheckNodeOptions(const NodeOptions& options) {
   if (Status http = CheckHttp(options); !http.ok()) return http;
-  if (const auto keys = ReadCellKeys(options); !keys) return keys.error();
+  const auto keys = ReadCellKeys(options);
+  if (!keys) return keys.error();
   const Result<FlashPlaces> places = FindFlashPlaces(options, FindsFor::kCheck);
   if (!places) return places.error();
   if (Status quotas = CheckFlashQuotas(options, *places); !quotas.ok()) return quotas;
@@ -29,7 +30,7 @@ Status CheckNodeOptions(const NodeOptions& options) {
   for (std::size_t i = 0; i < places->devices.size(); ++i) {
     if (Status device = CheckDevice(*places, i); !device.ok()) return device;
   }
-  if (Status cell = CheckCell(options); !cell.ok()) return cell;
+  if (Status cell = CheckCell(options, *keys); !cell.ok()) return cell;
   return options.socket.empty() ? Status() : server::Listener::Check(options.socket);
 }
 

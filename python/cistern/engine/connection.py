@@ -49,8 +49,7 @@ class Connection:
         """Why the node gave the session that stands no further namespace; empty as soon as it does."""
         self.when_lost: list[Callable[[Session], object]] = []
         """Called by the thread for a session that was lost, or gave way to another node's or owner's, and whose store
-        is closed: to be let go of is what else keeps
-        its node's memory mapped, as leases and what moves pages do."""
+        is closed: to be let go of is what else keeps its node's memory mapped, as leases and what moves pages do."""
         self._logger = logger
         self._warn = Warnings(logger)
         self._starter = starter
