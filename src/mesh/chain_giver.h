@@ -49,6 +49,7 @@ class ChainGiver final {
     std::uint64_t number = 0;
     Instant deadline;
     std::size_t under_way = 0;
+    std::uint64_t offered_bytes = 0;  // of these
     std::unique_ptr<store::WholeChains> walk;
     std::uint64_t blocks = 0, bytes = 0;
   };
