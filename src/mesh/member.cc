@@ -116,6 +116,8 @@ Task<void> Member::Leave(Instant deadline) {
   co_await follower_.StoreIsIdle();
   tasks_.Drop();
   co_await membership_.Leave(deadline);
+  // Nobody waits for what it says any more; it goes on until its store has ended, and answers nobody.
+  peers_.Close();
 }
 
 }  // namespace cistern::mesh
