@@ -36,7 +36,9 @@ class WhatAStartRefuses(ProgramTest):
         """Of a node that ends at once where it starts."""
         named: dict[str, object] = {"memory": "64MiB", "memory_dir": self.memory_dir, "socket": self.socket}
         named |= {"linger": "1ms", **settings}
-        self.config.write_text("".join(f"{name} = {json.dumps(str(value))}\n" for name, value in named.items()))
+        lines = [f"{name} = {json.dumps(value if isinstance(value, list) else str(value))}\n"
+                 for name, value in named.items()]
+        self.config.write_text("".join(lines))
 
     def start(self, *before: object, check: bool) -> subprocess.CompletedProcess[bytes]:
         words = [*before, BIN / "cisternd", *(["--check"] if check else []), "--config", self.config]
@@ -104,6 +106,15 @@ class WhatAStartRefuses(ProgramTest):
         first, second = result.stderr.decode().splitlines()
         self.assertEqual((first, result.returncode), (second, 2))
         self.assertIn("--shm-size", first)
+
+    def test_of_a_device_beside_flash_that_is_there_is_said_by_its_regions(self) -> None:
+        first, second = self.disk / "first", self.disk / "second"
+        first.mkdir()
+        second.mkdir()
+        self.write(flash=f"{first}:4GiB")  # with regions of 64 MiB
+        self.assert_says(self.start(check=False), 0)
+        self.write(flash=[f"{first}:4GiB", f"{second}:128MiB"])
+        self.assert_refused("size is 128MiB and must be at least")
 
     def test_is_not_what_its_own_node_has(self) -> None:
         """For a reload the same settings are checked while their node runs: it is who listens, and who has the lock."""
