@@ -33,6 +33,8 @@ class ChainGiver final {
   void Stop();
   // What is under way ends: no answer to an offer is waited for.
   Task<void> Close();
+  // As Sharing's.
+  void Abandon() { tasks_.Drop(); }
 
   struct Counters {
     Counter blocks;   // that others have published

@@ -62,6 +62,12 @@ Member::Member(etcd::Etcd& etcd, net::Network& network, LocalStore& store, Membe
 
 Member::~Member() { tasks_.Drop(); }
 
+void Member::Abandon() {
+  peers_.SetListener(nullptr, {});
+  tasks_.Drop();
+  peers_.Close();
+}
+
 void Member::Told() {
   state_.heard[options_.process_number] = state_.own();
   peers_.TellApplied();
