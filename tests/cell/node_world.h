@@ -40,14 +40,18 @@ class NodeWorld final {
  private:
   // Numbers of a chain's blocks, from the first on. The last one's tells the chain.
   using Chain = std::vector<std::uint64_t>;
+  // Chances of an action.
+  struct Often {
+    double members = 0, power = 0, etcd = 0, network = 0, drops = 0;  // of `members`, `power` are all hosts'
+  };
   // What one put wrote; its body begins with its number.
   struct Version {
     std::size_t space = 0;
     Chain chain;
-    std::uint64_t conversation = 0;
     Instant expires = Instant::Never();
-    std::uint64_t order = 0;           // when its put was answered; 0: it was not
-    std::vector<std::size_t> dead_by;  // acknowledged drops that cover it
+    std::uint64_t order = 0;  // when its put was answered; 0: it was not
+    // Acknowledged drops that cover it: each alone, or ends of all of its users together.
+    std::vector<std::vector<std::size_t>> dead_by;
   };
   struct Dropped {
     CellDrop drop;
@@ -75,15 +79,16 @@ class NodeWorld final {
   Task<void> Sleep(std::int64_t us);
   void Say(const std::string& what);
   void Break(std::string what);
-  void EndedBy(Instant deadline, std::string_view what);
+  void CheckTime(Instant deadline, std::string_view what);
   std::int64_t Us(std::int64_t most) {
     return static_cast<std::int64_t>(random_.Below(static_cast<std::uint64_t>(most) + 1));
   }
 
   RealNode& AnyNode() { return *nodes_[random_.Below(nodes_.size())]; }
   std::vector<RealNode*> Running();
-  Chain AnyChain();
-  Chain ChainOf(std::uint64_t conversation, std::size_t blocks) const;
+  static Chain NewChain(std::uint64_t number, std::size_t blocks);
+  // `talks`: of those that are put for conversations alone.
+  Chain AnyChain(bool talks);
   static std::vector<std::byte> BodyOf(std::uint64_t version, std::uint64_t number);
 
   Task<void> Attach(RealNode& node, std::size_t space);
@@ -95,7 +100,9 @@ class NodeWorld final {
   Task<void> DropAt(RealNode& node, std::size_t which, DropWait wait);
   void Acknowledge(std::size_t which, RealNode& writer, const DropReceipt& receipt);
 
-  bool Covers(const Dropped& dropped, const Version& version) const;
+  void NoteUse(std::size_t space, const Chain& chain, std::uint64_t conversation, std::uint64_t order);
+  // The drop `which` alone, or with the ends of other conversations; empty: something keeps the version.
+  std::vector<std::size_t> EndedBy(const Version& version, std::size_t which) const;
   // Acknowledged drops that bind the node's clients now.
   std::set<std::size_t> Binding(RealNode& node, std::size_t space);
   void CheckBody(RealNode& node, std::size_t space, std::uint64_t number, std::span<const std::byte> body,
@@ -115,12 +122,16 @@ class NodeWorld final {
   std::optional<net::SimulatedNetwork> network_;
   std::optional<etcd::SimulatedEtcd> etcd_;
   std::shared_ptr<const etcd::SimulatedEtcd::Backup> kept_by_etcd_;  // while the power is off
+  Often often_;
+  std::int64_t pace_us_ = 0;  // between actions, mostly
+  net::SimulatedLinkOptions link_;
   etcd::SimulatedLags lags_;
   etcd::SimulatedChances chances_;
   std::vector<NamespaceSpec> specs_;
   std::vector<SharedNamespace> names_;
   std::vector<std::unique_ptr<RealNode>> nodes_;
   std::string broken_;
+  bool quiet_ = false;  // nothing goes wrong any more
   std::multimap<Instant, std::function<void()>> later_;
   std::vector<Version> versions_;               // by number
   std::vector<std::set<std::uint64_t>> known_;  // by namespace: numbers that were put
@@ -128,6 +139,10 @@ class NodeWorld final {
   std::set<std::uint64_t> with_ttl_;            // numbers of which some version had one
   std::vector<Dropped> dropped_;
   std::vector<std::uint64_t> conversations_;
+  // By namespace and block: conversations that wrote or used it, or may have, and when the last such call was
+  // answered; 0: it was not.
+  std::map<std::pair<std::size_t, std::uint64_t>, std::map<std::uint64_t, std::uint64_t>> users_;
+  std::map<std::pair<std::size_t, std::uint64_t>, std::size_t> ends_;  // acknowledged, by namespace
   std::uint64_t order_ = 0, last_conversation_ = 0;
   Instant leases_broken_until_;  // etcd itself broke its word on leases
 };
