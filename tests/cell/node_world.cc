@@ -223,8 +223,6 @@ Task<void> NodeWorld::Put(RealNode& node, std::size_t space, Chain chain, std::u
     if (block + 1 == chain.size() && random_.Chance(0.1)) {
       part.ttl_s = static_cast<std::uint32_t>(random_.Between(1, 5));
       with_ttl_.insert(chain[block]);
-      // From when the store has it, which is before the deadline, and in whole seconds.
-      made.expires = clock_.Now().PlusUs((part.ttl_s + 3) * kSecond);
     }
     known_[space].insert(chain[block]);
     chains_[chain[block]] = made.chain;
@@ -232,12 +230,17 @@ Task<void> NodeWorld::Put(RealNode& node, std::size_t space, Chain chain, std::u
     const Chain itself = {chain[block]};
     NoteUse(space, itself, conversation, 0);
     const Instant deadline = clock_.Now().PlusUs(kSecond);
+    const std::uint64_t ttl_s = part.ttl_s;
     std::vector<store::PartWrite> parts;
     parts.push_back(std::move(part));
     const auto outcomes = co_await node.store().Write({1, {std::byte{1}}}, *slot, std::move(parts), deadline);
     CheckTime(deadline, "a put");
     using State = store::PartOutcome::State;
-    if (outcomes[0].state == State::kPublished) versions_[version].order = ++order_;
+    if (outcomes[0].state == State::kPublished) {
+      versions_[version].order = ++order_;
+      // Whole seconds from when the store had it, which was before now.
+      if (ttl_s > 0) versions_[version].expires_s = clock_.Wall().seconds + ttl_s;
+    }
     NoteUse(space, itself, conversation, ++order_);
     if (outcomes[0].state != State::kPublished && outcomes[0].state != State::kPresent) co_return;
   }
@@ -247,10 +250,10 @@ Task<void> NodeWorld::Put(RealNode& node, std::size_t space, Chain chain, std::u
 Task<void> NodeWorld::Read(RealNode& node, std::size_t space, Chain chain, std::uint64_t conversation) {
   const std::optional<std::uint32_t> slot = node.SlotOf(names_[space]);
   if (!slot || !node.store().Serves(*slot)) co_return;
-  const Instant asked = clock_.Now();
+  const std::uint64_t asked_s = clock_.Wall().seconds;
   // A peer that does not answer by one that is short is not asked for a while.
   const auto time_us = [this] { return quiet_ ? 3 * kSecond : 5'000 + Us(3 * kSecond); };
-  Instant deadline = asked.PlusUs(time_us());
+  Instant deadline = clock_.Now().PlusUs(time_us());
   const std::set<std::size_t> binding = Binding(node, space);
   const std::vector<BlockKey> keys = KeysOf(chain);
   store::RemoteBlocks& remote = node.sharing().blocks();
@@ -279,7 +282,7 @@ Task<void> NodeWorld::Read(RealNode& node, std::size_t space, Chain chain, std::
       const store::ViewGrant& grants = grant->views[i];
       if (grants.code != Code::kOk) continue;
       ++hits;
-      CheckBody(node, space, chain[i], {node.slot(grants.place), grants.bytes}, binding, asked);
+      CheckBody(node, space, chain[i], {node.slot(grants.place), grants.bytes}, binding, asked_s);
     }
   }
   if (conversation != 0 && node.SlotOf(names_[space]) == slot) {
@@ -511,14 +514,14 @@ std::set<std::size_t> NodeWorld::Binding(RealNode& node, std::size_t space) {
 
 void NodeWorld::CheckBody(RealNode& node, std::size_t space, std::uint64_t number,
                           std::span<const std::byte> body, const std::set<std::size_t>& binding,
-                          Instant asked) {
+                          std::uint64_t asked_s) {
   const auto version = body.size() < 8 ? versions_.size() : LoadAt<std::uint64_t>(body.data(), 0);
   const bool exact = version < versions_.size() && versions_[version].space == space &&
                      versions_[version].chain.back() == number &&
                      std::ranges::equal(body, BodyOf(version, number));
   if (!exact) return Break(Text("promise 1: ", node.id, " reads block ", number, " as it was never put"));
   const Version& read = versions_[version];
-  if (asked > read.expires) Break(Text("expiry: ", node.id, " reads block ", number, " after its time"));
+  if (asked_s >= read.expires_s) Break(Text("expiry: ", node.id, " reads block ", number, " after its time"));
   for (const std::vector<std::size_t>& by : read.dead_by) {
     if (std::ranges::all_of(by, [&](std::size_t which) { return binding.contains(which); }))
       return Break(Text("R10: ", node.id, " reads version ", version, " of block ", number, ", which drop ",
@@ -533,7 +536,7 @@ void NodeWorld::Look(RealNode& node) {
     const std::set<std::size_t> binding = Binding(node, space);
     for (const std::uint64_t number : known_[space]) {
       if (const auto body = node.Read(*slot, KeyOf(number)))
-        CheckBody(node, space, number, *body, binding, clock_.Now());
+        CheckBody(node, space, number, *body, binding, clock_.Wall().seconds);
       const Chain& chain = chains_[number];
       const auto look = node.store().LookAt(*slot, KeyOf(number));
       if (!look || !look->here || chain.size() == 1) continue;

@@ -48,8 +48,8 @@ class NodeWorld final {
   struct Version {
     std::size_t space = 0;
     Chain chain;
-    Instant expires = Instant::Never();
-    std::uint64_t order = 0;  // when its put was answered; 0: it was not
+    std::uint64_t expires_s = UINT64_MAX;  // wall clock
+    std::uint64_t order = 0;               // when its put was answered; 0: it was not
     // Acknowledged drops that cover it: each alone, or ends of all of its users together.
     std::vector<std::vector<std::size_t>> dead_by;
   };
@@ -106,7 +106,7 @@ class NodeWorld final {
   // Acknowledged drops that bind the node's clients now.
   std::set<std::size_t> Binding(RealNode& node, std::size_t space);
   void CheckBody(RealNode& node, std::size_t space, std::uint64_t number, std::span<const std::byte> body,
-                 const std::set<std::size_t>& binding, Instant asked);
+                 const std::set<std::size_t>& binding, std::uint64_t asked_s);
   // Of what the node has.
   void Look(RealNode& node);
   void CheckCalls();
