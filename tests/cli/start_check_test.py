@@ -126,8 +126,8 @@ class WhatAStartRefuses(ProgramTest):
         with socket.create_server(("127.0.0.1", 0)) as etcd:
             words = ("cell", "new-history", "--cell", f"https://127.0.0.1:{etcd.getsockname()[1]}",
                      "--etcd-certificate", self.directory / "etcd.crt", "--etcd-key", self.directory / "etcd.key")
-            said = subprocess.run([BIN / "cistern", *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S,
-                                  check=False, start_new_session=True)  # so that no terminal is there either
+            said = subprocess.run([BIN / "cistern", *words], stdin=subprocess.DEVNULL, capture_output=True,
+                                  timeout=TIMEOUT_S, check=False, start_new_session=True)  # without a terminal either
         self.assert_says(said, 1, "etcd.key")
         self.assertNotIn(b"pass phrase", said.stderr)
 
