@@ -99,7 +99,7 @@ class DevTest(unittest.TestCase):
         ended.wait()
         with tempfile.TemporaryDirectory() as folder:
             root = Path(folder)
-            left = [f"cistern-cli-{ended.pid}-abcd_123", f"cistern-test-{ended.pid}-y1y2y3y4"]
+            left = [f"cistern-cli-{ended.pid}-abcd_123", f"cistern-test-{ended.pid}-XyZ123"]
             young = f"cistern-cli-{ended.pid}-abcd_124"  # maybe a test's that runs in another container
             others = [f"cistern-cli-{os.getpid()}-abcd_123", "cistern-0", f"cistern-cli-{ended.pid}",
                       f"mine-{ended.pid}-abcd_123", f"cistern-{ended.pid}-abcd_123", f"cistern-cli-{ended.pid}-b",
