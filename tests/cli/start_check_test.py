@@ -9,12 +9,14 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import unittest
 
-from programs import BIN, TIMEOUT_S, Node, ProgramTest, run
+from programs import BIN, TIMEOUT_S, Node, ProgramTest, free_port, run
 
 
 def said_by(program: subprocess.CompletedProcess[bytes]) -> str:
@@ -95,6 +97,39 @@ class WhatAStartRefuses(ProgramTest):
             with self.subTest(**{name: str(value) for name, value in settings.items()}):
                 self.write(**settings)
                 self.assert_refused(text)
+
+    def openssl(self, command: str) -> None:
+        subprocess.run(command, shell=True, cwd=self.directory, capture_output=True, timeout=TIMEOUT_S, check=True)
+
+    @unittest.skipUnless(shutil.which("openssl"), "there is no openssl here")
+    def test_is_no_key_that_signs_slowly_of_which_it_warns(self) -> None:
+        page = (pathlib.Path(__file__).parents[2] / "docs" / "cell.md").read_text(encoding="utf-8")
+        request, = re.findall(r"(?m)^    (openssl req .*)$", page)
+        self.openssl("openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=ca -keyout ca.key -out ca.crt")
+        files = {name: self.directory / file for name, file in (
+            ("cell_authority", "ca.crt"), ("cell_certificate", "node.crt"), ("cell_certificate_key", "node.key"))}
+        for kind, slow in (("ec -pkeyopt ec_paramgen_curve:P-256", False), ("ed25519", False), ("rsa:2048", True)):
+            with self.subTest(kind):
+                self.openssl(request.replace("ec -pkeyopt ec_paramgen_curve:P-256", kind))
+                self.openssl("openssl x509 -req -in node.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out node.crt")
+                self.write(cell="http://127.0.0.1:1", member="one", cell_address=f"127.0.0.1:{free_port(2)}", **files)
+                self.assert_says(self.start(check=True), 0)
+                said = self.start(check=False)
+                self.assert_says(said, 0, "node ready")
+                self.assertEqual(f"cell_certificate_key: {files['cell_certificate_key']} is neither of P-256"
+                                 in said.stderr.decode(), slow)
+
+    @unittest.skipUnless(shutil.which("openssl"), "there is no openssl here")
+    def test_is_a_key_for_etcd_with_a_passphrase_for_which_nobody_is_asked(self) -> None:
+        self.openssl("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -passout pass:word -subj /CN=one "
+                     "-keyout etcd.key -out etcd.crt")
+        with socket.create_server(("127.0.0.1", 0)) as etcd:
+            words = ("cell", "new-history", "--cell", f"https://127.0.0.1:{etcd.getsockname()[1]}",
+                     "--etcd-certificate", self.directory / "etcd.crt", "--etcd-key", self.directory / "etcd.key")
+            said = subprocess.run([BIN / "cistern", *words], stdin=subprocess.DEVNULL, capture_output=True,
+                                  timeout=TIMEOUT_S, check=False, start_new_session=True)  # without a terminal either
+        self.assert_says(said, 1, "etcd.key")
+        self.assertNotIn(b"pass phrase", said.stderr)
 
     def test_of_the_host_is_said_too(self) -> None:
         self.write()
