@@ -49,8 +49,8 @@ std::uint32_t MatchPrefix(const Reader<W, Policy>& reader, const ReadCall& call,
   known.fill(end);
   for (std::size_t i = 0; i < groups.size() && end > 0;) {
     const MatchGroup& group = groups[i];
-    std::size_t first = group.reach_blocks < end ? end - group.reach_blocks : 0;
-    if (group.reach_blocks == 0) first = end;
+    // A full group, whose reach is 0 here, is asked for nothing again.
+    const std::size_t first = group.reach_blocks < end ? end - group.reach_blocks : 0;
     known[i] = std::min(known[i], end);
     while (known[i] > first && reader.Find(call, group.group, chain[known[i] - 1])) known[i]--;
     if (known[i] <= first) {

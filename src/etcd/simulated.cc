@@ -376,6 +376,7 @@ Instant SimulatedEtcd::After(std::int64_t lag_us) {
 // ------------------------------------------------------------------------------------------------- calls
 
 void SimulatedEtcd::Send(std::shared_ptr<Call> call) {
+  ++calls_;
   if (random_.Chance(chances_.lost_question)) return;
   At(After(lags_.answer_us / 2), [this, call = std::move(call)] { Arrive(call); });
 }

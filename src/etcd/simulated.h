@@ -99,6 +99,8 @@ class SimulatedEtcd final {
   Header header() const;
   // Watches whose owner has not given them up.
   std::size_t watches() const { return watches_.size(); }
+  // What its clients have asked of it: calls, and watches that they began.
+  std::uint64_t questions() const { return calls_ + last_watch_; }
 
  private:
   friend class SimulatedClient;
@@ -141,7 +143,7 @@ class SimulatedEtcd final {
   std::unique_ptr<State> state_;
   std::map<std::int64_t, Instant> lease_ends_;
   std::map<std::uint64_t, class SimulatedWatch*> watches_;  // in order of their making
-  std::uint64_t last_watch_ = 0;
+  std::uint64_t last_watch_ = 0, calls_ = 0;
   std::multimap<Instant, Callback> due_;  // of one instant in order of their making
   Timer timer_;
   std::vector<std::pair<std::string, Callback>> held_;  // with the client whose way they wait for

@@ -13,12 +13,6 @@ namespace cistern::flash {
 
 using State = Region::State;
 
-namespace {
-
-constexpr std::size_t kRegionsToSpareOne = 4;
-
-}  // namespace
-
 Appender::Appender(Media& media, Tables& tables)
     : media_(media),
       tables_(tables),
@@ -88,14 +82,14 @@ tier::Tier::WriteCosts Appender::write_costs() const {
           .saved = budget_.HoursSaved(media_.Now())};
 }
 
-// The last free region is kept for what reclaim moves, where there are enough to spare one: a region's worth
-// of it fits there, whatever else is written.
+// The last free region is kept for what reclaim moves: a region's worth of it fits there, whatever else is
+// written.
 bool Appender::MayOpen(Purpose purpose) const {
-  return purpose == Purpose::kMove || media_.regions() < kRegionsToSpareOne || media_.free_regions() > 1;
+  return purpose == Purpose::kMove || media_.free_regions() > 1;
 }
 
 bool Appender::MayFill(Purpose purpose) const {
-  return purpose == Purpose::kMove || media_.regions() < kRegionsToSpareOne || media_.free_regions() > 0;
+  return purpose == Purpose::kMove || media_.free_regions() > 0;
 }
 
 DeviceRegions* Appender::Choose(const Layout& layout, const DeviceRegions* avoid, Purpose purpose) {
@@ -310,18 +304,10 @@ void Appender::BatchEnded(DeviceRegions& device, std::uint32_t number, Batch& ba
   if (device.open() == number) BeginClosing(device);
 }
 
-// Batches that have ended can be tried elsewhere at once: their buffers are free.
+// Those that are not written yet find it when they end; the others can be tried elsewhere at once.
 void Appender::FailWriting(Writing& writing) {
   writing.failed = true;
-  List<Batch> waiting;
-  while (Batch* batch = writing.batches.PopFront()) {
-    if (batch->ended) {
-      batch->decided.Set();
-    } else {
-      waiting.PushBack(*batch);
-    }
-  }
-  while (Batch* batch = waiting.PopFront()) writing.batches.PushBack(*batch);
+  while (Batch* batch = writing.batches.PopFront()) batch->decided.Set();
 }
 
 void Appender::BeginClosing(DeviceRegions& device) {

@@ -148,6 +148,12 @@ TEST_F(CellTest, RecordFromBeforeADropIsNotTakenAfterIt) {
   EXPECT_EQ(Judge(member(0), before, name_, below), Verdict::kCovered);
   EXPECT_EQ(Judge(member(0), before, name_, beside), Verdict::kTake);
   EXPECT_EQ(Judge(member(0), *member(1).Answering(), name_, below), Verdict::kTake);
+  ASSERT_TRUE(cell_.Drop(node(0), EndOf(name_, 71)).has_value());
+  std::vector<std::uint64_t> notes = {71};
+  EXPECT_EQ(member(0).drops().CheckNotes(name_, &notes, before.a), Verdict::kCovered);
+  ASSERT_TRUE(cell_.Drop(node(0), {.name = name_}).has_value());
+  EXPECT_EQ(Judge(member(0), before, name_, beside), Verdict::kCovered);
+  EXPECT_EQ(Judge(member(0), *member(1).Answering(), name_, beside), Verdict::kTake);
 }
 
 TEST_F(CellTest, DropsDoNotWaitForAMemberThatHasEnded) {
@@ -164,10 +170,9 @@ TEST_F(CellTest, DropsDoNotWaitForAMemberThatHasEnded) {
     cell_.RunFor(kSecond);  // it remembers the history
   }
   const auto client = cell_.etcd.Client("somebody");
-  const CellKeys keys("/cistern/");
   const std::vector<net::CellKey> later = {second};
   const Instant deadline = cell_.clock.Now().PlusUs(kSecond);
-  const auto replaced = cell_.loop->BlockOn(ReplaceHistory(*client, keys, later, 77, deadline));
+  const auto replaced = cell_.loop->BlockOn(ReplaceHistory(*client, keys_, later, 77, deadline));
   ASSERT_TRUE(replaced.has_value()) << replaced.error().ToString();
   ASSERT_TRUE(cell_.RunUntil(10 * kSecond, [&] { return member(0).ended() && member(1).joined(); }));
   const auto dropped = cell_.Drop(node(1), DropOfKeys(name_, {KeyOf(1)}), DropWait::kApplied, 30 * kSecond);
@@ -215,12 +220,33 @@ TEST_F(CellTest, DropThatMayHaveBeenWrittenIsNotSaidToBeNoneWhateverEtcdSaysLast
   EXPECT_EQ(ended.error().code(), Code::kTooLate) << ended.error().ToString();
 }
 
-TEST_F(CellTest, BatchThatCannotBeReadDropsEverything) {
+// Also where another one of the same revision can be read.
+TEST_F(CellTest, R10BatchThatCannotBeReadDropsEverything) {
   StartCell(2);
   Put(1, {KeyOf(1)});
-  Commit(CellKeys("/cistern/").Drops() + "x", "of a later version");
+  Change({PutOf(keys_.Drops() + "x", "of a later version"),
+          PutOf(keys_.Drops() + "y", EncodeBatch({DropOfKeys(name_, {KeyOf(2)})}))});
   ASSERT_TRUE(cell_.RunUntil(kSecond, [this] { return !Has(1, KeyOf(1)) && cell_.AllJoined(); }));
+  EXPECT_GE(member(1).drops().begin(), cell_.etcd.header().revision)
+      << "of what it has from before it vouches for nothing";
   EXPECT_TRUE(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(1)})).has_value());
+}
+
+// Its store is in the midst of it.
+TEST_F(CellTest, MemberThatLeavesHasBegunTheWholeOfABatch) {
+  cell_.faults.begin_us = 1'000;
+  StartCell(2);
+  constexpr std::uint64_t kDrops = 20;
+  std::vector<CellDrop> drops;
+  for (std::uint64_t key = 0; key < kDrops; ++key) {
+    Put(1, {KeyOf(key)});
+    drops.push_back(DropOfKeys(name_, {KeyOf(key)}));
+  }
+  Commit(keys_.Drops() + "x", EncodeBatch(drops));
+  ASSERT_TRUE(cell_.RunUntil(kSecond, [this] { return !Has(1, KeyOf(0)); }));
+  ASSERT_TRUE(Has(1, KeyOf(kDrops - 1)));
+  cell_.loop->BlockOn(member(1).Leave(cell_.clock.Now().PlusUs(kSecond)));
+  EXPECT_FALSE(Has(1, KeyOf(kDrops - 1)));
 }
 
 }  // namespace

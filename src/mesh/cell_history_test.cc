@@ -198,5 +198,21 @@ TEST_F(CellHistoryTest, EtcdThatDoesNotAnswerIsSaidByTheDeadline) {
   EXPECT_EQ(gone.error().code(), Code::kGone);
 }
 
+TEST_F(CellHistoryTest, ReplacingItEndsWhereEtcdTakesNothingAndAsksAFewTimesASecondMeanwhile) {
+  Start("a");
+  cell_.etcd.SetFull(true);
+  // The first that has no room may take effect.
+  (void)Replace(key_, 76);
+  const auto full = Replace(key_);
+  ASSERT_FALSE(full.has_value());
+  EXPECT_EQ(full.error().code(), Code::kBusy) << full.error().ToString();
+  cell_.etcd.SetFull(false);
+  cell_.Kill(*cell_.nodes.front());
+  cell_.etcd.SetChances({.broken_call = 1});
+  const std::uint64_t before = cell_.etcd.questions();
+  EXPECT_EQ(Replace(key_).error().code(), Code::kTooLate);
+  EXPECT_LE(cell_.etcd.questions() - before, 100u);
+}
+
 }  // namespace
 }  // namespace cistern::mesh

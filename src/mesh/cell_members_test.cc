@@ -257,6 +257,11 @@ TEST_F(CellTest, CellGoesFromOneKeyToTheOther) {
         node(i).cell_keys = keys;
         cell_.Start(node(i));
         ASSERT_TRUE(Settled());
+        // Checks that another one has written are no reason to join again, by a look or a reading of all.
+        RaiseTo(cell_.etcd.header().revision + 3);
+        cell_.etcd.Compact(cell_.etcd.header().revision);
+        cell_.etcd.CancelWatches();
+        EXPECT_FALSE(cell_.RunUntil(2 * CellLimits::kLookUs, [this] { return !cell_.AllJoined(); }));
       }
     }
     for (std::size_t i = 0; i < 2; ++i) EXPECT_TRUE(Has(i, KeyOf(i)));  // the history is the same one

@@ -34,10 +34,9 @@ TEST_F(CellTest, WhatATrimLeftBehindItsFloorIsDeletedByALaterOne) {
   cell_.etcd.Cut("a");
   EXPECT_FALSE(cell_.loop->BlockOn(std::move(trim)).ok());
   cell_.etcd.Heal("a");
-  const CellKeys keys("/cistern/");
-  ASSERT_EQ(KeysOf(keys.Drops()), 1u);
+  ASSERT_EQ(KeysOf(keys_.Drops()), 1u);
   cell_.RunFor(2 * Trimmer::kEveryUs);
-  EXPECT_EQ(KeysOf(keys.Drops()), 0u);
+  EXPECT_EQ(KeysOf(keys_.Drops()), 0u);
 }
 
 TEST_F(CellTest, EtcdIsCompactedBehindATrimWhateverThatWasCutOffFrom) {
@@ -67,7 +66,6 @@ TEST_F(CellTest, EtcdIsCompactedBehindATrimWhateverThatWasCutOffFrom) {
 // As many as the cell writes in four minutes, as large as they are where many keys are dropped.
 TEST_F(CellTest, MemberJoinsBehindManyLargeBatchesAndTheyAreTrimmed) {
   StartCell(1);
-  const CellKeys keys("/cistern/");
   std::vector<CellDrop> drops;
   std::size_t bytes = 0;
   for (std::uint64_t n = 0;; ++n) {
@@ -79,7 +77,7 @@ TEST_F(CellTest, MemberJoinsBehindManyLargeBatchesAndTheyAreTrimmed) {
   drops.pop_back();
   const std::string large = EncodeBatch(drops);
   ASSERT_GT(large.size(), DropLimits::kBatchBytes * 9 / 10);
-  for (std::uint64_t n = 0; n < 600; ++n) Commit(keys.Drops() + CellKeys::BatchName(7, n), large);
+  for (std::uint64_t n = 0; n < 600; ++n) Commit(keys_.Drops() + CellKeys::BatchName(7, n), large);
   cell_.Start(cell_.Add("b"));
   ASSERT_TRUE(cell_.RunUntil(20 * kSecond, [this] { return member(1).joined(); }));
   EXPECT_EQ(member(1).state().seen, cell_.etcd.header().revision);
@@ -87,7 +85,7 @@ TEST_F(CellTest, MemberJoinsBehindManyLargeBatchesAndTheyAreTrimmed) {
   const std::int64_t seen = member(0).state().seen;
   const Status trimmed = cell_.loop->BlockOn(member(0).Trim({seen, seen}));
   EXPECT_TRUE(trimmed.ok()) << trimmed.ToString();
-  EXPECT_EQ(KeysOf(keys.Drops()), 0u);
+  EXPECT_EQ(KeysOf(keys_.Drops()), 0u);
 }
 
 TEST_F(CellTest, MemberBehindTheFloorDiscardsWhatItHas) {
@@ -165,7 +163,7 @@ TEST_F(CellTest, WhatIsReadAnewAfterACompactionIsAsOldAsItWas) {
     cell_.etcd.CancelWatches();
     cell_.RunFor(600 * kSecond);
   }
-  EXPECT_EQ(KeysOf(CellKeys("/cistern/").Ends()), 0u);
+  EXPECT_EQ(KeysOf(keys_.Ends()), 0u);
 }
 
 // Also where etcd takes no put for a while, so that nothing later than what came and went can be written.

@@ -104,13 +104,12 @@ Task<Result<etcd::TransactionAnswer>> DropFollower::Ask(std::vector<Operation> m
   CISTERN_ASSERT(answer->ranges.size() >= kLookRanges);
   const etcd::Header& header = answer->header;
   EtcdPast& past = state_.past;
-  if (header.cluster_id != past.cluster_id || header.revision < highest)
-    past.contradicted = past.cluster_id != 0;
+  // Others write to etcd: by the next question its revision may have risen past this one.
+  if (header.revision < highest) past.contradicted = true;
   past.highest_revision = std::max(past.highest_revision, header.revision);
   // Who trims raises the floor first: what is missing above it was never there.
   const etcd::RangeAnswer& seen_before = answer->ranges[3];
-  if (!witness.key.empty() &&
-      (seen_before.keys.empty() || seen_before.keys.front().mod_revision != witness.revision)) {
+  if (seen_before.keys.empty() || seen_before.keys.front().mod_revision != witness.revision) {
     const etcd::RangeAnswer& floor = answer->ranges[1];
     const CellFloor found =
         floor.keys.empty() ? CellFloor() : CellFloor::Decode(floor.keys.front().value).value_or(CellFloor());
@@ -174,10 +173,7 @@ Task<Conclusion> DropFollower::Join() {
   std::int64_t history_revision = 0;
   if (Conclusion agreed = co_await AgreeOnHistory(&history_revision); agreed.what != What::kGoOn)
     co_return agreed;
-  if (Status status = co_await membership_.Enter(history_revision); !status.ok()) {
-    if (status.code() != Code::kLapsed) co_return Unreached(status);
-    co_return Conclusion{What::kJoinAnew, std::move(status)};
-  }
+  if (Status status = co_await membership_.Enter(history_revision); !status.ok()) co_return Unreached(status);
   Conclusion read = co_await ReadAll();
   if (read.what != What::kGoOn) co_return read;
   state_.joined = true;
@@ -196,14 +192,13 @@ Task<void> DropFollower::AddBatches(etcd::RangeAnswer page, bool ends, Snapshot*
     const std::uint64_t bytes = key.key.size() + key.value.size();
     (ends ? snapshot->end_bytes : snapshot->drop_bytes).emplace_back(key.mod_revision, bytes);
     if (key.mod_revision > snapshot->witness.revision) snapshot->witness = {key.key, key.mod_revision, ends};
-    const bool same = snapshot->history.value->number == state_.history;
-    if (same && key.mod_revision <= state_.seen) {
+    if (key.mod_revision <= state_.seen) {
       const BatchMark& last = state_.last_seen;
-      if (mark.revision > last.revision || (mark.revision == last.revision && mark != last))
-        snapshot->contradicted = true;
+      if (mark != last && mark.revision >= last.revision) snapshot->contradicted = true;
       continue;
     }
     // With all that is here goes whatever they drop of it.
+    const bool same = snapshot->history.value->number == state_.history;
     if (!same || snapshot->floor.drops > state_.seen) continue;
     co_await Yield();
     std::optional<std::vector<CellDrop>> drops = DecodeBatch(key.value);
@@ -305,7 +300,7 @@ Task<void> DropFollower::List(std::int64_t revision, const std::vector<CellDrop>
     if (rest.empty()) state_.list.Add(revision, drop);
     do {
       const auto some = rest.first(std::min<std::size_t>(rest.size(), kSpentTouches));
-      if (!some.empty()) state_.list.AddKeys(revision, drop.name, some);
+      state_.list.AddKeys(revision, drop.name, some);
       rest = rest.subspan(some.size());
       steps_.Count(static_cast<std::uint32_t>(std::max<std::size_t>(1, some.size())));
       if (steps_.Spent()) co_await Yield();
@@ -361,7 +356,6 @@ Task<void> DropFollower::Adopt(Snapshot snapshot) {
       if (revision > kept.last()) kept.Add(executor().Now(), revision, size);
     }
   }
-  state_.changed.Pulse();
 }
 
 Task<Conclusion> DropFollower::ReadAll() {
@@ -379,11 +373,13 @@ Task<Conclusion> DropFollower::ReadAgain() {
   // went behind it, which is not read and would look like another etcd's.
   const Status written = co_await membership_.WriteAgain();
   Conclusion read{What::kUnreached, written};
-  if (written.ok() || written.code() == Code::kLapsed) read = co_await ReadAll();
-  if (read.what == What::kUnreached) (void)co_await SleepUntil(Soon(100'000, 500'000));
-  if (!state_.joined && read.what == What::kGoOn) {
+  if (written.ok()) read = co_await ReadAll();
+  if (read.what == What::kGoOn) {
     state_.joined = true;
     state_.changed.Pulse();
+  } else if (read.what == What::kUnreached) {
+    // The next look says so where the membership does not stand.
+    (void)co_await SleepUntil(Soon(100'000, 500'000));
   }
   co_return read;
 }
@@ -396,7 +392,13 @@ Task<Conclusion> DropFollower::Follow() {
   Instant look_at, read_at;
   std::int64_t behind = 0;  // what the last look saw that the watch had not shown
   int deaf = 0;             // watches in a row that brought nothing
+  bool reads_again = false;
   for (;;) {
+    if (std::exchange(reads_again, false)) {
+      watch.reset();
+      Conclusion read = co_await ReadAgain();
+      if (read.what != What::kGoOn && read.what != What::kUnreached) co_return read;
+    }
     if (watch == nullptr) {
       watch = etcd_.WatchFrom(KeyRange::Prefix(keys_.prefix()), last_changes_.begin()->first);
       believed = false;
@@ -427,9 +429,7 @@ Task<Conclusion> DropFollower::Follow() {
         // A watch that lives begins with a change that was seen.
         if (deaf >= kDeafWatches && behind > state_.seen && read_at <= executor().Now()) {
           read_at = executor().Now().PlusUs(CellLimits::kLookUs);
-          watch.reset();
-          Conclusion read = co_await ReadAgain();
-          if (read.what != What::kGoOn && read.what != What::kUnreached) co_return read;
+          reads_again = true;
           continue;
         }
       }
@@ -437,6 +437,9 @@ Task<Conclusion> DropFollower::Follow() {
     auto events = co_await watch->Next(look_at);
     if (events) {
       deaf = 0;
+      reads_again =
+          std::ranges::any_of(*events, [this](const WatchEvent& event) { return MayHaveGone(event); });
+      if (reads_again) continue;
       auto unseen = Unseen(std::move(*events), std::exchange(first, false));
       if (!unseen) {
         state_.past.contradicted = true;
@@ -446,11 +449,8 @@ Task<Conclusion> DropFollower::Follow() {
       Conclusion taken = co_await Take(std::move(*unseen), watch->next_revision() - 1);
       if (taken.what != What::kGoOn) co_return taken;
     } else if (events.error().code() == Code::kLapsed) {
-      watch.reset();
-      Conclusion read = co_await ReadAgain();
-      if (read.what != What::kGoOn && read.what != What::kUnreached) co_return read;
+      reads_again = true;
     } else if (events.error().code() != Code::kTooLate) {
-      ++deaf;
       watch.reset();
       (void)co_await SleepUntil(Soon(20'000, 200'000));
     }
@@ -460,15 +460,20 @@ Task<Conclusion> DropFollower::Follow() {
 void DropFollower::NoteChange(Changes& changes, const std::string& key, std::int64_t revision,
                               bool put) const {
   if (!IsRead(key)) return;
-  if (put && !changes.empty() && revision > changes.begin()->first) changes.clear();
-  if (changes.empty() ? !put : revision < changes.begin()->first) return;
+  if (put) changes.erase(changes.begin(), changes.lower_bound(revision));
+  if (!changes.empty() && revision < changes.begin()->first) return;
   changes[revision] ^= ChangeHash(key, put);
+}
+
+bool DropFollower::MayHaveGone(const WatchEvent& event) const {
+  const std::int64_t revision = event.key.mod_revision;
+  return event.kind == WatchEvent::Kind::kPut && !keys_.IdOf(event.key.key).empty() &&
+         revision > last_changes_.begin()->first && revision <= read_all_at_;
 }
 
 std::optional<std::vector<WatchEvent>> DropFollower::Unseen(std::vector<WatchEvent> events,
                                                             bool first) const {
-  if (first && !events.empty() && events.front().key.mod_revision != last_changes_.begin()->first)
-    return std::nullopt;
+  if (first && events.front().key.mod_revision != last_changes_.begin()->first) return std::nullopt;
   Changes again;
   std::vector<WatchEvent> unseen;
   for (WatchEvent& event : events) {
@@ -476,8 +481,7 @@ std::optional<std::vector<WatchEvent>> DropFollower::Unseen(std::vector<WatchEve
     const bool put = event.kind == WatchEvent::Kind::kPut;
     if (revision > state_.seen) {
       unseen.push_back(std::move(event));
-    } else if (IsRead(event.key.key) &&
-               (put || revision == last_changes_.begin()->first || revision > read_all_at_)) {
+    } else if (IsRead(event.key.key) && (put || revision > read_all_at_)) {
       again[revision] ^= ChangeHash(event.key.key, put);
     }
   }
@@ -558,8 +562,7 @@ Task<void> DropFollower::Settle() {
   for (;;) {
     const Standing wanted{state_.history, state_.past.cluster_id, state_.past.highest_revision, state_.seen,
                           state_.last_seen};
-    if (wanted.history == settled_.history && wanted.applied == settled_.applied &&
-        wanted.cluster_id == settled_.cluster_id) {
+    if (wanted.history == settled_.history && wanted.applied == settled_.applied) {
       co_await state_.changed.Wait();
       continue;
     }

@@ -128,6 +128,7 @@ class DropFollower final {
   Task<Conclusion> ReadAgain();
   Task<Conclusion> ReadSnapshot(Snapshot* snapshot);
   Task<void> AddBatches(etcd::RangeAnswer page, bool ends, Snapshot* snapshot);
+  // Whoever calls it pulses `changed`.
   Task<void> Adopt(Snapshot snapshot);
   // A key that a snapshot has.
   bool IsRead(const std::string& key) const {
@@ -135,6 +136,8 @@ class DropFollower final {
   }
   // Keeps the last put and what came since.
   void NoteChange(Changes& changes, const std::string& key, std::int64_t revision, bool put) const;
+  // A member's key that came before all was read and is not in it: it went by then, or etcd is another one.
+  bool MayHaveGone(const etcd::WatchEvent& event) const;
   // The changes that a watch gave, without those that were seen before. None: it is not the etcd that they
   // were seen of.
   std::optional<std::vector<etcd::WatchEvent>> Unseen(std::vector<etcd::WatchEvent> events, bool first) const;

@@ -135,8 +135,7 @@ bool ChainCheck::Step(std::size_t touches) {
     touches -= std::min(touches, a_look);
     looked_ += a_look;
     const DropList::Listed& drop = drops.listed[looked_to_++ - front];
-    if (drop.revision > a_ && std::ranges::find(hashes_, drop.hash) != hashes_.end())
-      verdict_ = Verdict::kCovered;
+    if (std::ranges::find(hashes_, drop.hash) != hashes_.end()) verdict_ = Verdict::kCovered;
   }
   return true;
 }

@@ -55,6 +55,7 @@ TEST_F(DropListTest, DropCoversItsKeysAndWhatDescendsFromThemForWhoHasNotApplied
 
 TEST_F(DropListTest, DropOfANamespaceCoversItAloneAndOfItsTenantAlone) {
   list_.Add(7, {.name = name_});
+  EXPECT_EQ(list_.last(), 7);
   EXPECT_EQ(Check({Key(1)}, 6), Verdict::kCovered);
   SharedNamespace other = name_;
   other.tenant = "another";
@@ -128,6 +129,34 @@ TEST_F(DropListTest, LongChainIsCheckedInSlicesAndTheLastOneSeesWhatCameMeanwhil
   list.Restart(list.last() + 1);
   EXPECT_TRUE(check.Step(300));
   EXPECT_EQ(check.verdict(), Verdict::kBehind);
+}
+
+// Each that was listed meanwhile is compared with the whole chain.
+TEST_F(DropListTest, P5NoSliceLooksAtMoreThanItMayHoweverMuchIsDroppedMeanwhile) {
+  constexpr std::size_t kSlice = 40, kDrops = 500;
+  std::vector<BlockKey> chain;
+  for (std::uint64_t i = 0; i < 640; ++i) chain.push_back(Key(i));
+  const std::size_t a_look = 1 + (chain.size() + 1) / 64;
+  DropList list(1);
+  list.Add(1, OfKeys(name_, {Key(5'000)}));
+  ChainCheck check(list, name_, chain, 0);
+  ASSERT_FALSE(check.Step(chain.size() - 1));
+  for (std::uint64_t i = 0; i < kDrops; ++i) list.Add(2, OfKeys(name_, {Key(10'000 + i)}));
+  const auto finish = [&] {
+    for (bool done = false; !done;) {
+      const std::size_t before = check.looked();
+      done = check.Step(kSlice);
+      EXPECT_LT(check.looked(), before + kSlice + a_look);
+    }
+  };
+  finish();
+  EXPECT_EQ(check.verdict(), Verdict::kTake);
+  EXPECT_EQ(check.looked(), chain.size() + kDrops * a_look);
+  list.Add(3, OfKeys(name_, {Key(7)}));
+  for (std::uint64_t i = 0; i < kDrops; ++i) list.Add(3, OfKeys(name_, {Key(10'000 + i)}));
+  finish();
+  EXPECT_EQ(check.verdict(), Verdict::kCovered);
+  EXPECT_EQ(check.looked(), chain.size() + (kDrops + 1) * a_look) << "one is enough";
 }
 
 TEST_F(DropListTest, NoKeyIsLookedAtWhereNothingWasDroppedSince) {

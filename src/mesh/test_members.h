@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -41,11 +42,22 @@ class CellTest : public ::testing::Test {
     node(i).store->Put({name_, chain.back()}, {.put = ++puts_, .chain = chain, .notes = std::move(notes)});
   }
   // By somebody who is no member.
-  void Commit(std::string key, std::string value) {
-    etcd::Transaction write;
-    write.then.push_back({.keys = {std::move(key), ""}, .value = std::move(value)});
+  void Commit(std::string key, std::string value) { Change({PutOf(std::move(key), std::move(value))}); }
+  void Remove(std::string key) {
+    Change({{.kind = etcd::Operation::Kind::kDelete, .keys = {std::move(key), ""}}});
+  }
+  // In one revision.
+  void Change(std::vector<etcd::Operation> changes) {
     const auto client = cell_.etcd.Client("somebody");
+    const etcd::Transaction write{.then = std::move(changes)};
     ASSERT_TRUE(cell_.loop->BlockOn(client->Commit(write, cell_.clock.Now().PlusUs(kSecond))).has_value());
+  }
+  static etcd::Operation PutOf(std::string key, std::string value) {
+    return {.keys = {std::move(key), ""}, .value = std::move(value)};
+  }
+  // Others than the cell write to its etcd until it has come to this revision.
+  void RaiseTo(std::int64_t revision) {
+    while (cell_.etcd.header().revision < revision) Commit("/another/key", "value");
   }
   // Until somebody makes room, etcd takes nothing more.
   void FillEtcd() {
@@ -67,16 +79,34 @@ class CellTest : public ::testing::Test {
       cell_.RunFor(1'000);
     }
   }
-  std::size_t KeysOf(const std::string& prefix) {
+  std::vector<etcd::KeyValue> Found(const std::string& prefix) {
     const auto client = cell_.etcd.Client("somebody");
     const auto found = cell_.loop->BlockOn(
         client->Range({.keys = etcd::KeyRange::Prefix(prefix)}, cell_.clock.Now().PlusUs(kSecond)));
-    return found ? found->keys.size() : 999;
+    EXPECT_TRUE(found.has_value());
+    return found ? found->keys : std::vector<etcd::KeyValue>();
   }
+  std::size_t KeysOf(const std::string& prefix) { return Found(prefix).size(); }
   bool Has(std::size_t i, const BlockKey& key) const {
     return cell_.nodes[i]->store->tree().contains({name_, key});
   }
+  // Its medium knows of all that it has seen.
+  bool AllIsDurable(std::size_t i) {
+    return cell_.RunUntil(30 * kSecond, [&] {
+      return node(i).medium.standing.history == member(i).state().history &&
+             node(i).medium.standing.applied == member(i).state().seen;
+    });
+  }
+  // Each that runs has joined under another history than this.
+  bool BeganAnew(std::uint64_t history, std::int64_t us = 10 * kSecond) {
+    return cell_.RunUntil(us, [&] {
+      return std::ranges::all_of(cell_.nodes, [&](const auto& each) {
+        return !each->member || (each->member->joined() && each->member->state().history != history);
+      });
+    });
+  }
   const SharedNamespace name_ = NamespaceOf(1);
+  const CellKeys keys_{"/cistern/"};
   TestCell cell_{1};
   std::uint64_t puts_ = 0;
 };

@@ -53,8 +53,10 @@ class ModelStore final : public LocalStore {
  public:
   struct Faults {
     std::int64_t sync_us = 300;  // half of it to one and a half
+    std::int64_t begin_us = 0;   // before each drop
     double slow_sync = 0;        // takes a thousand times as long
     double failed_sync = 0;
+    double failed_discard = 0;  // as well
   };
 
   ModelStore(Executor& runs_on, ModelMedium& medium, std::uint64_t seed, const Faults& faults)
@@ -89,6 +91,7 @@ class ModelStore final : public LocalStore {
 
   Task<void> Begin(const std::vector<CellDrop>& drops) override {
     for (const CellDrop& drop : drops) {
+      if (faults_.begin_us > 0) (void)co_await SleepUntil(executor_.Now().PlusUs(faults_.begin_us));
       if (random_.Chance(0.2)) co_await Yield();
       AddTomb({++medium_.sequence, drop});
     }
@@ -99,6 +102,7 @@ class ModelStore final : public LocalStore {
     tree_.clear();
     const std::uint64_t incarnation = incarnation_;
     if (Status status = co_await Sync(); !status.ok()) co_return status;
+    if (random_.Chance(faults_.failed_discard)) co_return Status(Code::kIoError, "the disk failed");
     medium_.incarnation = std::max(medium_.incarnation, incarnation);
     co_return Status();
   }
