@@ -422,6 +422,33 @@ def test_new_adapter_whose_files_hang_keeps_nobody_waiting_behind_its_first_requ
     side.close()
 
 
+def test_request_of_an_adapter_waits_for_no_look_where_nothing_is_shared(
+    clock: Clock, connection: OneConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files were seen before it was computed, and later ones are shared."""
+    there, reads, new = threading.Event(), threading.Event(), Adapter("new", 7, "/nowhere", False)
+
+    def digest(self: Adapters, adapter: Adapter) -> str:
+        if adapter is new:
+            reads.set()
+        assert there.wait(WATCHDOG_S)
+        return adapter.name
+
+    name_files(monkeypatch)
+    monkeypatch.setattr(Adapters, "_digest", digest)
+    side = ready()
+    session, connection.session, connection.refusal = connection.session, None, "another release"
+    add(side, "a", adapter=new)
+    assert reads.wait(WATCHDOG_S) and side.match("a", 0) == (0, False)
+    side.step_orders({"a": SIZE})
+    connection.session, connection.refusal = session, ""
+    add(side, "b", adapter=new)
+    assert side.match("b", 0) == (None, False)
+    there.set()
+    until(lambda: side.match("b", 0)[1] or join(side))
+    side.close()
+
+
 def test_steps_look_for_an_adapters_answer_once_however_many_wait(
     clock: Clock, connection: OneConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

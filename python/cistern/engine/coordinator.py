@@ -182,7 +182,7 @@ class Coordinator:
         request = tracked.request
         # Also who loads nothing: what it computes can be saved once its namespace is known.
         if not self._adapted.identified(tracked, soon=True):
-            return (None if self._adapted.awaited(tracked) else 0), False
+            return (None if self._shared.possible and self._adapted.awaited(tracked) else 0), False
         self._adapted.confirm(tracked)
         if request.skips_cache or not tracked.planned.may_load:
             return 0, False
