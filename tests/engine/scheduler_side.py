@@ -19,6 +19,7 @@ import cistern.engine.warnings as warnings_module
 import cistern.engine.written as written_module
 from cistern import MatchResult, MatchRun, NamespaceSpec
 from cistern.engine import options
+from cistern.engine.adapters import Adapters
 from cistern.engine.coordinator import Coordinator
 from cistern.engine.facts import EngineFacts, GroupFacts, host
 from cistern.engine.identity import Fields
@@ -169,6 +170,12 @@ class Listener:
 
 def add(side: Coordinator, name: str, **more: Any) -> None:
     side.add_request(OneRequest(name, **more), options.RequestParameters())
+
+
+def name_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adapters have files wherever they are said to be, whose digest is the adapter's name."""
+    monkeypatch.setattr(adapters_module, "_state", lambda adapter: adapter.path)
+    monkeypatch.setattr(Adapters, "_digest", lambda self, adapter: adapter.name)
 
 
 def join(side: Coordinator) -> None:

@@ -3,20 +3,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 import os
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from harness import WATCHDOG_S
-from scheduler_side import SIZE, OneConnection, add, join, make, ready, until
+from scheduler_side import SIZE, OneConnection, add, join, make, name_files, ready, until
 
+import cistern.engine.adapters as adapters_module
 from cistern import Busy, Missed
-from cistern.engine.adapters import Adapters
+from cistern.engine.adapters import Adapters, LoadedAdapter
 from cistern.engine.connection import Connection
+from cistern.engine.coordinator import Coordinator
 from cistern.engine.files import UnknownIdentity
 from cistern.engine.orders import RankReport, SaveReport
 from cistern.engine.request import Adapter
@@ -31,62 +37,109 @@ def write_adapter(folder: Path, body: bytes) -> None:
     (folder / "adapter_model.safetensors").write_bytes(body)
 
 
-def test_adapter_replaced_in_place_unknown_until_reloaded(tmp_path: Path) -> None:
-    known = Adapters()
-    write_adapter(tmp_path / "a", b"one")
-    first = known.digest(Adapter("a", 1, str(tmp_path / "a"), False))
-    assert known.digest(Adapter("a", 1, str(tmp_path / "a"), False)) == first
-    write_adapter(tmp_path / "a", b"two")
-    with pytest.raises(UnknownIdentity, match="changed since"):
-        known.digest(Adapter("a", 1, str(tmp_path / "a"), False))
-    second = known.digest(Adapter("a", 1, str(tmp_path / "a"), True))
-    assert second != first
-    assert known.digest(Adapter("a", 1, str(tmp_path / "a"), False)) == second
+def load(into: Adapters | Coordinator, adapter: Adapter) -> None:
+    """The engine loads it ahead of its requests, in place if it has that number."""
+    with (into.loading if isinstance(into, Adapters) else into.adapter_loading)(replace(adapter, reload=True)):
+        pass
 
 
-def test_adapter_number_with_other_place_unknown_until_reloaded(tmp_path: Path) -> None:
+def test_adapter_replaced_in_place_unknown_until_loaded_again(tmp_path: Path) -> None:
+    """Also where the former files come back: the engine may have loaded the others meanwhile."""
+    known, asked = Adapters(), Adapter("a", 1, str(tmp_path / "current"), False)
+    write_adapter(tmp_path / "one", b"one")
+    write_adapter(tmp_path / "two", b"two")
+    (tmp_path / "current").symlink_to("one")
+    first = known.look(asked)
+    assert known.look(asked) is first
+    for place in ("two", "one"):
+        (tmp_path / "current").unlink()
+        (tmp_path / "current").symlink_to(place)
+        for reload in (False, True):
+            with pytest.raises(UnknownIdentity, match="changed since"):
+                known.look(replace(asked, reload=reload))
+    load(known, asked)
+    again = known.look(asked)
+    assert again is not first and again.digest == first.digest
+
+
+def test_adapter_number_with_other_place_unknown_until_loaded_again(tmp_path: Path) -> None:
     known = Adapters()
     write_adapter(tmp_path / "a", b"one")
     write_adapter(tmp_path / "b", b"two")
-    first = known.digest(Adapter("a", 1, str(tmp_path / "a"), False))
-    with pytest.raises(UnknownIdentity, match="number 1"):
-        known.digest(Adapter("a", 1, str(tmp_path / "b"), False))
-    assert known.digest(Adapter("a", 1, str(tmp_path / "a"), False)) == first
-    assert known.digest(Adapter("a", 1, str(tmp_path / "b"), True)) != first
+    one, two = (Adapter("a", 1, str(tmp_path / place), False) for place in "ab")
+    first = known.look(one)
+    for asked in (two, one):
+        with pytest.raises(UnknownIdentity, match="changed since"):
+            known.look(asked)
+    load(known, two)
+    assert known.look(two).digest != first.digest
+    with known.loading(one):  # unless it has the number: who knows
+        pass
+    with pytest.raises(UnknownIdentity, match="changed since"):
+        known.look(two)
 
 
 def test_adapter_applied_otherwise_is_another_one(tmp_path: Path) -> None:
     write_adapter(tmp_path / "a", b"one")
     asked = Adapter("a", 1, str(tmp_path / "a"), False)
-    others = [Adapters().digest(asked), Adapters("o_proj alone").digest(asked),
-              Adapters().digest(replace(asked, form="fused experts"))]
-    assert len(set(others)) == 3 and Adapters("o_proj alone").digest(asked) == others[1]
+    others = [Adapters().look(asked).digest, Adapters("o_proj alone").look(asked).digest,
+              Adapters().look(replace(asked, form="fused experts")).digest]
+    assert len(set(others)) == 3 and Adapters("o_proj alone").look(asked).digest == others[1]
 
 
 def test_adapter_whose_files_changed_between_its_loading_and_its_first_request_unknown(tmp_path: Path) -> None:
     """Servers load the adapters of their command line and of their API long before anybody asks for one."""
     known, asked = Adapters(), Adapter("a", 1, str(tmp_path / "a"), False)
     write_adapter(tmp_path / "a", b"one")
-    assert not known.loads(asked)
+    with known.loading(asked):
+        pass
     write_adapter(tmp_path / "a", b"two")
-    assert not known.loads(asked)  # it has that number: nothing is loaded
-    with pytest.raises(UnknownIdentity, match="changed since the engine loaded"):
-        known.digest(asked)
-    assert known.loads(replace(asked, reload=True))
-    second = known.digest(asked)
-    assert not known.loads(replace(asked, reload=True))  # the same files
+    with known.loading(asked):  # it has that number: nothing is loaded
+        pass
+    with pytest.raises(UnknownIdentity, match="changed since"):
+        known.look(asked)
+    with known.loading(Adapter("hub", 2, "owner/name", False)):
+        pass
+    with pytest.raises(UnknownIdentity, match="give their folder"):
+        known.look(Adapter("hub", 2, "owner/name", False))
+    load(known, asked)
+    second = known.look(asked)
+    load(known, asked)
+    assert known.look(asked) is second  # the same files
     write_adapter(tmp_path / "a", b"three")
-    assert known.loads(replace(asked, reload=True)) and known.digest(asked) != second
+    load(known, asked)
+    assert known.look(asked).digest != second.digest
 
 
-def test_loading_of_an_adapter_told_before_it_happens() -> None:
+def test_adapter_whose_loading_in_place_failed_unknown_until_one_succeeds(tmp_path: Path) -> None:
+    """One rank may have either of the two, or another one than the next."""
+    known, asked = Adapters(), Adapter("a", 1, str(tmp_path / "a"), False)
+    write_adapter(tmp_path / "a", b"one")
+    first = known.look(asked)
+    write_adapter(tmp_path / "b", b"two")
+    with pytest.raises(ValueError, match="rank"), known.loading(replace(asked, path=str(tmp_path / "b"), reload=True)):
+        raise ValueError("its rank is too high")
+    with pytest.raises(UnknownIdentity, match="failed"):
+        known.look(asked)
+    load(known, asked)
+    assert known.look(asked).digest == first.digest
+
+
+def test_loading_of_an_adapter_told_around_it() -> None:
     done: list[object] = []
+
+    @contextlib.contextmanager
+    def loading(adapter: Adapter) -> Iterator[None]:
+        done.append(adapter)
+        yield
+        done.append("loaded")
+
     core = SimpleNamespace(add_lora=lambda request: done.append(request) or True)
-    side = SimpleNamespace(adapter_loads=done.append)
+    side = SimpleNamespace(adapter_loading=loading)
     updates.watch_adapters(core, side)  # type: ignore[arg-type]
     request = SimpleNamespace(lora_name="a", lora_int_id=3, lora_path="/a", load_inplace=True)
     assert core.add_lora(request) is True
-    assert done == [Adapter("a", 3, "/a", True), request]
+    assert done == [Adapter("a", 3, "/a", True), request, "loaded"]
     updates.watch_adapters(None, side)  # type: ignore[arg-type]
 
 
@@ -96,59 +149,119 @@ def test_adapter_in_a_users_home_is_where_its_loader_looks(monkeypatch: pytest.M
     assert adapter_of(request) == Adapter("a", 3, "/home/of/a", False)
 
 
-@pytest.mark.parametrize("ahead", [True, False])
+class OneAdapter:
+    """A side whose store has nothing, and an adapter's files."""
+
+    def __init__(self, connection: OneConnection, place: Path) -> None:
+        self.side, self.place, self.asked = ready(), place, Adapter("a", 1, str(place), False)
+        connection.store.blocks = 0
+        write_adapter(place, b"one")
+
+    def begins(self, request: str, **more: Any) -> bool:
+        """A request comes, and the first block of it is computed: whether that is saved."""
+        add(self.side, request, adapter=replace(self.asked, **more))
+        until(lambda: self.side.match(request, 0) == (0, False) or join(self.side))
+        return bool(self.side.step_orders({request: SIZE}).saves)
+
+    def goes_on(self, *requests: str) -> int:
+        """Another block of each is computed: how many are saved."""
+        for one in requests:
+            self.side._requests[one].request.computed_tokens += SIZE  # type: ignore[misc]
+        return len(self.side.step_orders(dict.fromkeys(requests, SIZE)).saves)
+
+
 def test_requests_that_run_while_their_adapter_is_loaded_again_share_nothing_any_more(
-    connection: OneConnection, tmp_path: Path, ahead: bool
+    connection: OneConnection, tmp_path: Path
 ) -> None:
-    """What they compute from then on is of both; a reset of the caches unloads no adapter either."""
-    place = tmp_path / "adapter"
-    place.mkdir()
-    (place / "adapter_model.safetensors").write_bytes(b"one")
-    side, asked = ready(), Adapter("lora", 1, str(place), False)
+    """What they compute from then on is of both."""
+    one = OneAdapter(connection, tmp_path / "adapter")
+    write_adapter(tmp_path / "other", b"other")
+    assert one.begins("runs") and one.begins("other", name="other", number=2, path=str(tmp_path / "other"))
+    load(one.side, one.asked)  # the same files
+    assert one.goes_on("runs", "other") == 2
+    add(one.side, "waits", adapter=one.asked)
+    until(lambda: one.side.match("waits", 0) == (0, False))
+    assert one.side._requests["waits"].planned.may_load
+    write_adapter(one.place, b"two, longer")
+    load(one.side, one.asked)
+    connection.store.blocks = 3
+    assert one.side.match("waits", 0) == (0, False) and not one.side._requests["waits"].planned.may_load
+    assert one.goes_on("runs", "other") == 1
+
+
+def test_adapter_loaded_in_place_shared_once_the_prefix_cache_was_emptied(
+    connection: OneConnection, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Until then the engine finds blocks of the former files there under the same hashes."""
+    one = OneAdapter(connection, tmp_path / "adapter")
+    assert one.begins("first")
+    one.side.end_request("first", ([*range(1, 6)],))
+    write_adapter(one.place, b"two, longer")
+    load(one.side, one.asked)
+    add(one.side, "found", adapter=one.asked)
+    until(lambda: one.side.match("found", 2 * SIZE) == (0, False) or join(one.side))
+    one.side._requests["found"].request.computed_tokens = 2 * SIZE  # type: ignore[misc]
+    assert not one.side.step_orders({"found": SIZE}).saves and "reset_prefix_cache" in caplog.text
+    assert not one.begins("late")
+    assert not one.begins("unloaded", number=2)  # and another number has the same hashes
+    assert one.begins("renamed", name="b", number=3)
+    one.side.prefix_cache_emptied()
+    one.side._changes.asks = False  # the ranks have answered
+    assert one.begins("again")
+
+
+def test_blocks_that_were_loaded_are_of_what_the_adapter_was_then(connection: OneConnection, tmp_path: Path) -> None:
+    """Also where their request ended before anything was computed for it."""
+    one = OneAdapter(connection, tmp_path / "adapter")
+    connection.store.blocks = 3
+    add(one.side, "loads", adapter=one.asked)
+    until(lambda: one.side.match("loads", 0) == (3 * SIZE, True) or join(one.side))
+    one.side.begin_load("loads", ([*range(1, 4)],), 3 * SIZE)
+    one.side.end_request("loads", ([*range(1, 4)],))
     connection.store.blocks = 0
+    write_adapter(one.place, b"two, longer")
+    load(one.side, one.asked)
+    assert not one.begins("new")
 
-    def begins(name: str, adapter: Adapter) -> None:
-        add(side, name, adapter=adapter)
-        until(lambda: side.match(name, 0) == (0, False) or join(side))
 
-    begins("runs", asked)
-    begins("other", Adapter("other", 2, str(place), False))
-    add(side, "waits", adapter=asked)
-    begins("again", replace(asked, reload=True))  # the same files
-    assert side._requests["runs"].planned.may_save
-    assert len(side.step_orders({"runs": 2 * SIZE, "other": 2 * SIZE}).saves) == 2
-    (place / "adapter_model.safetensors").write_bytes(b"two, longer")
-    if ahead:
-        side.adapter_loads(replace(asked, reload=True))
-    else:
-        begins("new", replace(asked, reload=True))
-    until(lambda: side.match("waits", 0) == (0, False))
-    assert not side._requests["waits"].planned.may_save
-    for name in ("runs", "other"):
-        side._requests[name].request.computed_tokens = 2 * SIZE  # type: ignore[misc]
-    saves = side.step_orders({"runs": 2 * SIZE, "other": 2 * SIZE, **({} if ahead else {"new": SIZE})}).saves
-    saved = [one.keys[0][:1] for one in sorted(saves, key=lambda one: one.namespace)]
-    assert saved == ([b"o"] if ahead else [b"o", b"n"])
-    side.reset()
-    (place / "adapter_model.safetensors").write_bytes(b"three, and longer")
-    add(side, "late", adapter=asked)
-    until(lambda: side.match("late", 0) == (0, False) or join(side))
-    assert not side._requests["late"].planned.may_save
+def test_adapter_asked_for_at_another_place_is_not_shared_by_the_names_that_it_had(
+    connection: OneConnection, tmp_path: Path
+) -> None:
+    """What is found out of it counts for what the engine had cached by then."""
+    one = OneAdapter(connection, tmp_path / "adapter")
+    assert one.begins("first")
+    write_adapter(tmp_path / "other", b"other")
+    assert not one.begins("other", name="b", path=str(tmp_path / "other"))
+    assert not one.begins("unloaded", number=2) and one.begins("renamed", name="c", number=2)
+
+
+def test_request_that_loads_its_adapter_again_with_other_files_is_not_shared(
+    connection: OneConnection, tmp_path: Path
+) -> None:
+    """Another one of its batch, which does not, may stand for both: nothing is loaded then."""
+    one = OneAdapter(connection, tmp_path / "adapter")
+    assert one.begins("first") and one.begins("again", reload=True)
+    write_adapter(one.place, b"two, longer")
+    assert not one.begins("new", reload=True) and not one.begins("plain")
+    assert one.goes_on("first", "again", "new", "plain") == 0
+    one.side.prefix_cache_emptied()
+    one.side._changes.asks = False
+    assert not one.begins("last", reload=True)
 
 
 def test_request_of_a_known_adapter_waits_for_no_other_adapters_files(
     connection: OneConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place, there, digest = tmp_path / "adapter", threading.Event(), Adapters.digest
+    place, there, look = tmp_path / "adapter", threading.Event(), Adapters.look
     write_adapter(place, b"one")
     known, slow = Adapter("known", 1, str(place), False), Adapter("slow", 2, str(place), False)
 
-    def read(self: Adapters, adapter: Adapter) -> str:
+    def read(self: Adapters, adapter: Adapter) -> LoadedAdapter:
         if adapter.number == 2:
             assert there.wait(WATCHDOG_S)
-        return digest(self, adapter)
+        return look(self, adapter)
 
-    monkeypatch.setattr(Adapters, "digest", read)
+    monkeypatch.setattr(Adapters, "look", read)
     side = ready()
     connection.store.blocks = 0
     add(side, "known", adapter=known)
@@ -164,77 +277,45 @@ def test_request_of_a_known_adapter_waits_for_no_other_adapters_files(
     side.close()
 
 
-def test_request_that_finds_other_files_than_those_before_it_without_a_reload_shares_nothing(
+def test_what_an_engine_loads_while_its_files_change_is_not_what_they_are_later(
     connection: OneConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However late its own look at them was."""
-    digests = iter(["one", "two", "two", "two"])
-    monkeypatch.setattr(Adapters, "digest", lambda self, adapter: next(digests))
-    side = ready()
-    connection.store.blocks = 0
-    shared = []
-    for name, reload in (("first", False), ("late", False), ("new", True), ("after", False)):
-        add(side, f"{name} one", adapter=Adapter("a", 1, str(tmp_path), reload))
-        until(lambda name=name: side.match(f"{name} one", 0) == (0, False) or join(side))
-        side.step_orders({f"{name} one": SIZE})
-        shared.append(side._requests[f"{name} one"].planned.may_save)
-    assert shared == [True, False, True, True]
-    assert not side._requests["first one"].planned.may_save
-
-
-def test_request_computed_before_the_one_that_loads_its_adapter_again_shares_nothing_of_that(
-    connection: OneConnection, tmp_path: Path
-) -> None:
-    """The engine still has the former: another one goes first while a request waits for its match."""
-    side, place = ready(), tmp_path / "adapter"
-    connection.store.blocks = 0
-    write_adapter(place, b"one")
-
-    def begins(name: str, reload: bool) -> bool:
-        add(side, name, adapter=Adapter("a", 1, str(place), reload))
-        until(lambda: side.match(name, 0) == (0, False) or join(side))
-        return side._requests[name].planned.may_save
-
-    assert begins("first", False)
-    side.step_orders({"first": SIZE})
-    write_adapter(place, b"two, longer")
-    assert begins("new", True) and begins("other new", True) and not begins("early", False)
-    side.step_orders({"new": SIZE})
-    assert all(side._requests[name].planned.may_save for name in ("new", "other new"))
-    assert begins("after", False)
-
-
-@pytest.mark.parametrize("reload", [True, False])
-def test_what_an_engine_loads_while_its_files_change_is_not_what_they_are_later(
-    connection: OneConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reload: bool
-) -> None:
     """As of one that is asked for while it is still being copied to its place."""
-    side, place, digest = ready(), tmp_path / "adapter", Adapters._digest
-    connection.store.blocks = 0
-    write_adapter(place, b"one")
+    one, digest = OneAdapter(connection, tmp_path / "adapter"), Adapters._digest
 
     def changed(self: Adapters, adapter: Adapter) -> str:
-        write_adapter(place, b"two, longer")
+        write_adapter(one.place, b"two, longer")
         return digest(self, adapter)
-
-    def begins(name: str, reload: bool) -> bool:
-        add(side, name, adapter=Adapter("a", 1, str(place), reload))
-        until(lambda: side.match(name, 0) == (0, False) or join(side))
-        may = side._requests[name].planned.may_save
-        side.step_orders({name: SIZE})
-        return may
 
     with monkeypatch.context() as patched:
         patched.setattr(Adapters, "_digest", changed)
-        assert not begins("first", reload)
-    assert not begins("second", False)
-    assert begins("again", True) and begins("last", False)
+        assert not one.begins("first")
+    assert not one.begins("second")
+    one.side.prefix_cache_emptied()
+    one.side._changes.asks = False
+    load(one.side, one.asked)
+    assert one.begins("again")
+
+
+def test_adapter_whose_files_could_not_be_looked_at_for_a_moment_is_shared(
+    connection: OneConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, look, failed = OneAdapter(connection, tmp_path / "adapter"), adapters_module.folder_state, []
+
+    def state(folder: Path) -> object:
+        if len(failed) < 2:
+            failed.append(OSError(errno.ESTALE, "stale"))
+            raise UnknownIdentity("stale") from failed[-1]
+        return look(folder)
+
+    monkeypatch.setattr(adapters_module, "folder_state", state)
+    assert one.begins("first") and len(failed) == 2
 
 
 def test_adapter_for_which_the_node_has_no_room_makes_no_request_wait(
     connection: OneConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Adapters, "digest", lambda self, adapter: adapter.name)
+    name_files(monkeypatch)
     side = ready()
     connection.opens = False
     add(side, "lora", adapter=Adapter("lora", 1, str(tmp_path), False))
@@ -290,7 +371,7 @@ def test_drop_at_reset_goes_on_behind_a_namespace_that_is_dropped_already(
 ) -> None:
     """By an operator or a neighbour, or by this call itself, which is repeated where the node was late."""
     side = ready(on_reset="drop")
-    monkeypatch.setattr(Adapters, "digest", lambda self, adapter: adapter.name)
+    name_files(monkeypatch)
     add(side, "lora", adapter=Adapter("lora", 1, "/nowhere", False))
     until(lambda: side.match("lora", 0) != (None, False) or join(side))
     session = connection.session
@@ -335,16 +416,14 @@ def test_blocks_of_an_adapter_replaced_before_its_engine_loaded_it_never_show(
     assert (abandoned if replaced else published) == order.put_ids[0] and not (published if replaced else abandoned)
 
 
-class LateLook:
+class LateLook(OneAdapter):
     """A side that knows an adapter, a request of which begins to be computed before its look at the files."""
 
-    def __init__(self, connection: OneConnection, place: Path, known: bool, reload: bool) -> None:
-        self.place, self.there = place, threading.Event()
-        write_adapter(place, b"one")
-        self.side, self.asked = ready(), Adapter("a", 1, str(place), reload)
-        connection.store.blocks = 0
+    def __init__(self, connection: OneConnection, place: Path, known: bool) -> None:
+        super().__init__(connection, place)
+        self.there = threading.Event()
         if known:
-            self.begin("known")
+            self.begins("known")
         adapted = self.side._adapted
         for one in (adapted._adapters._looks, adapted._adapters._reads):
             one.submit(1, lambda: self.there.wait(WATCHDOG_S))
@@ -353,14 +432,8 @@ class LateLook:
         assert self.side.match("late", 0) == (0, False)
         assert not self.side.step_orders({"late": 2 * SIZE}).saves
 
-    def begin(self, name: str, **more: object) -> bool:
-        """Whether it may be shared."""
-        add(self.side, name, adapter=replace(self.asked, **more))  # type: ignore[arg-type]
-        until(lambda: self.side.match(name, 0) == (0, False) or join(self.side))
-        return self.side._requests[name].planned.may_save
-
-    def looked(self) -> list[str]:
-        """The look takes place; the requests that are saved with the next steps."""
+    def looked(self) -> bool:
+        """The look takes place; whether the request is saved with the next steps."""
         self.there.set()
         until(self.side._requests["late"].adapter.done)  # type: ignore[union-attr]
         join(self.side)
@@ -368,39 +441,55 @@ class LateLook:
         self.side.step_orders({"late": SIZE})
         join(self.side)
         self.side.step_orders({"late": 1})
-        return [one.request for one in self.side._plan._saves.values()]
+        return any(one.request == "late" for one in self.side._plan._saves.values())
 
 
 @pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize("reload", [True, False])
 def test_request_that_began_before_its_look_shares_nothing_of_files_that_came_meanwhile(
-    connection: OneConnection, tmp_path: Path, known: bool, reload: bool
+    connection: OneConnection, tmp_path: Path, known: bool
 ) -> None:
-    """The engine has loaded the former for it, and has them for those that come later and load nothing."""
-    late = LateLook(connection, tmp_path / "adapter", known, reload)
+    """The engine has loaded the former for it, and has them for those that come later."""
+    late = LateLook(connection, tmp_path / "adapter", known)
     write_adapter(late.place, b"two, longer")
-    assert late.looked() == []
-    assert not late.begin("after", reload=False)
-    assert late.begin("again", reload=True)
-    late.side.step_orders({"again": SIZE})
-    assert late.begin("last", reload=False)
+    assert not late.looked() and not late.begins("after")
+    late.side.prefix_cache_emptied()
+    late.side._changes.asks = False
+    load(late.side, late.asked)
+    assert late.begins("again")
 
 
-@pytest.mark.parametrize("reload", [True, False])
 def test_request_that_began_before_its_look_is_shared_where_its_files_stand(
-    connection: OneConnection, tmp_path: Path, reload: bool
+    connection: OneConnection, tmp_path: Path
 ) -> None:
-    late = LateLook(connection, tmp_path / "adapter", True, reload)
-    assert late.looked() == ["late"]
-    assert late.begin("after", reload=False)
+    late = LateLook(connection, tmp_path / "adapter", True)
+    assert late.looked() and late.begins("after")
 
 
-def test_request_that_shares_nothing_waits_for_the_look_at_what_is_loaded_for_it(
+def test_request_whose_look_comes_behind_a_loading_in_place_is_shared_by_what_that_saw(
+    connection: OneConnection, tmp_path: Path
+) -> None:
+    one = OneAdapter(connection, tmp_path / "adapter")
+    add(one.side, "unused", adapter=one.asked)
+    until(lambda: one.side.match("unused", 0) == (0, False))
+    write_adapter(one.place, b"two, longer")
+    load(one.side, one.asked)
+    there = threading.Event()
+    for beside in (one.side._adapted._adapters._looks, one.side._adapted._adapters._reads):
+        beside.submit(1, lambda: there.wait(WATCHDOG_S))
+    one.side._adapted._late.add(1)
+    assert not one.begins("late", reload=True)
+    there.set()
+    until(one.side._requests["late"].adapter.done)  # type: ignore[union-attr]
+    until(lambda: join(one.side) or one.goes_on("late"))
+
+
+def test_request_that_shares_nothing_waits_for_the_look_at_its_adapter(
     connection: OneConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Later ones get that as well."""
+    """It may be saved."""
     there = threading.Event()
-    monkeypatch.setattr(Adapters, "digest", lambda self, adapter: there.wait(WATCHDOG_S) and adapter.name)
+    name_files(monkeypatch)
+    monkeypatch.setattr(adapters_module, "_state", lambda adapter: there.wait(WATCHDOG_S) and adapter.path)
     side = make(load=False)
     add(side, "lora", adapter=Adapter("lora", 1, str(tmp_path), False))
     assert side.match("lora", 0) == (None, False)

@@ -32,14 +32,30 @@ def with_adapters(small: Path, node: Node) -> Iterator[Engine]:
         yield engine
 
 
-def asked(engine: Engine, name: str, path: Path | None = None, reload: bool = False) -> tuple[int, list[int]]:
+def asked(engine: Engine, name: str, path: Path | None = None) -> tuple[int, list[int]]:
     """Number of tokens that another engine would have loaded as well, and the answer."""
     assert engine.ask("reset") is True
+    return asked_again(engine, name, path)
+
+
+def asked_again(engine: Engine, name: str, path: Path | None) -> tuple[int, list[int]]:
+    """Number of tokens that were not computed, also where the engine's own prefix cache has them, and the answer."""
     adapter: dict[str, Any] | None = None
     if path is not None:
-        adapter = {"lora_name": name, "lora_int_id": len(name), "lora_path": str(path), "load_inplace": reload}
+        adapter = {"lora_name": name, "lora_int_id": len(name), "lora_path": str(path)}
     (answer,) = engine.generate([PROMPT], adapter=adapter)
     return answer["cached"], answer["tokens"]
+
+
+def load(engine: Engine, path: Path) -> None:
+    """Ahead of its requests; in place, where the engine has it."""
+    engine.run(AHEAD.format(path=str(path)))
+
+
+AHEAD = """
+from vllm.lora.request import LoRARequest
+assert llm.llm_engine.add_lora(LoRARequest("a", 1, {path!r}, load_inplace=True))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -67,24 +83,23 @@ def test_another_adapter_shares_nothing(small: Path, node: Node, one: Path, tmp_
         assert cached == 0 and third != first
 
 
-def test_an_adapter_reloaded_in_place(small: Path, node: Node, tmp_path: Path) -> None:
+def test_an_adapter_loaded_in_place(small: Path, node: Node, tmp_path: Path) -> None:
+    """Its engine's own prefix cache has KV of the former files then, which is not to become that of the new ones."""
     path = models.write_adapter(tmp_path / "adapter", CONFIG, seed=1)
-    with with_adapters(small, node) as engine:
+    with with_adapters(small, node) as engine, with_adapters(small, node) as neighbour:
         _, old = asked(engine, "a", path)
         assert asked(engine, "a", path) == (FULL, old)
         models.write_adapter(path, CONFIG, seed=2)
         assert asked(engine, "a", path) == (0, old)  # unknown which weights the engine holds: nothing is shared
-        cached, new = asked(engine, "a", path, reload=True)
+        load(engine, path)
+        assert asked_again(engine, "a", path)[0] == FULL
+        cached, new = asked(neighbour, "a", path)
         assert cached == 0 and new != old
+        assert asked(neighbour, "a", path) == (FULL, new)
         assert asked(engine, "a", path) == (FULL, new)
         models.write_adapter(path, CONFIG, seed=1)
-        assert asked(engine, "a", path, reload=True) == (FULL, old)  # what it holds now was computed before
-
-
-AHEAD = """
-from vllm.lora.request import LoRARequest
-assert llm.llm_engine.add_lora(LoRARequest("a", 1, {path!r}))
-"""
+        load(engine, path)
+        assert asked(engine, "a", path) == (FULL, old)  # what it holds now was computed before
 
 
 def test_an_adapter_loaded_ahead_whose_files_changed_before_it_was_asked_for(
@@ -93,7 +108,7 @@ def test_an_adapter_loaded_ahead_whose_files_changed_before_it_was_asked_for(
     """The engine holds the former; the files say the other one, which the neighbour loads."""
     path = models.write_adapter(tmp_path / "adapter", CONFIG, seed=1)
     with with_adapters(small, node) as engine:
-        engine.run(AHEAD.format(path=str(path)))
+        load(engine, path)
         models.write_adapter(path, CONFIG, seed=2)
         _, held = asked(engine, "a", path)
     with with_adapters(small, node) as engine:

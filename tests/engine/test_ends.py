@@ -19,7 +19,7 @@ import cistern.engine.connection as connection_module
 import cistern.engine.coordinator as coordinator_module
 from cistern import Chain, MatchResult
 from cistern.engine import options
-from cistern.engine.adapters import Adapters
+from cistern.engine.adapters import Adapters, LoadedAdapter
 from cistern.engine.connection import Connection
 from cistern.engine.coordinator import Coordinator
 from cistern.engine.orders import LoadOrder, RankReport, SaveOrder, SaveReport, StepOrders
@@ -420,20 +420,21 @@ class Talks:
 
 ENDS_TALK = {"conversation": "talk", "end_conversation": True, "no_load": True}
 LORA = Adapter("lora", 1, "/nowhere", False)
+LOADED = LoadedAdapter(("/nowhere", ""), "files", digest="digest")
 
 
 @pytest.fixture
-def looked(monkeypatch: pytest.MonkeyPatch) -> Future[str]:
+def looked(monkeypatch: pytest.MonkeyPatch) -> Future[LoadedAdapter]:
     """What looking at an adapter's files says, once it is set."""
-    digest: Future[str] = Future()
-    monkeypatch.setattr(Adapters, "ask", lambda self, adapter, looked: digest)
-    return digest
+    loaded: Future[LoadedAdapter] = Future()
+    monkeypatch.setattr(Adapters, "ask", lambda self, adapter, looked: loaded)
+    return loaded
 
 
 def test_conversation_ends_in_a_namespace_that_is_attached_later(
-    connection: OneConnection, looked: Future[str]
+    connection: OneConnection, looked: Future[LoadedAdapter]
 ) -> None:
-    looked.set_result("digest")
+    looked.set_result(LOADED)
     talks = Talks(connection)
     connection.opens = False
     talks.add("adapted", LORA, **ENDS_TALK)
@@ -451,7 +452,7 @@ def test_conversation_ends_in_a_namespace_that_is_attached_later(
 
 @pytest.mark.parametrize("known", [True, False])
 def test_conversation_of_an_adapter_ends_once_its_files_were_looked_at(
-    connection: OneConnection, looked: Future[str], known: bool
+    connection: OneConnection, looked: Future[LoadedAdapter], known: bool
 ) -> None:
     """A request may be over before that, and of files that cannot be read nobody knows where it is."""
     talks = Talks(connection)
@@ -460,7 +461,7 @@ def test_conversation_of_an_adapter_ends_once_its_files_were_looked_at(
     talks.work()
     assert not talks.ends
     if known:
-        looked.set_result("digest")
+        looked.set_result(LOADED)
     else:
         looked.set_exception(OSError("gone"))
     talks.work()
@@ -498,10 +499,10 @@ def test_end_asked_for_after_a_reset_waits_for_its_session(connection: OneConnec
 
 
 def test_conversation_of_an_adapter_ends_where_it_wrote_before_a_reset(
-    connection: OneConnection, looked: Future[str]
+    connection: OneConnection, looked: Future[LoadedAdapter]
 ) -> None:
     """Adapters have other numbers afterwards."""
-    looked.set_result("digest")
+    looked.set_result(LOADED)
     talks = Talks(connection)
     talks.add("adapted", LORA, **ENDS_TALK)
     talks.side.step_orders({"adapted": 1})

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from harness import WATCHDOG_S, Node
-from scheduler_side import SIZE, Clock, Listener, OneConnection, OneRequest, add, join, make, ready, until
+from scheduler_side import SIZE, Clock, Listener, OneConnection, OneRequest, add, join, make, name_files, ready, until
 
 import cistern.engine.adapted as adapted_module
 import cistern.engine.adapters as adapters_module
@@ -28,7 +28,7 @@ import cistern.engine.node as node_module
 import cistern.engine.shared_session as shared_module
 from cistern import Chain, Hints, MatchResult, MatchRun, Store, Transfers
 from cistern.engine import options
-from cistern.engine.adapters import Adapters
+from cistern.engine.adapters import Adapters, LoadedAdapter
 from cistern.engine.connection import Connection
 from cistern.engine.coordinator import Coordinator
 from cistern.engine.facts import ConfigurationError
@@ -220,7 +220,7 @@ def test_new_adapter_makes_only_its_own_request_wait(
 ) -> None:
     side = ready()
     number = side.step_orders({}).session_number
-    monkeypatch.setattr(Adapters, "digest", lambda self, adapter: adapter.name)
+    name_files(monkeypatch)
     connection.opens = False
     add(side, "lora", adapter=Adapter("lora", 1, "/nowhere", False))
     def specified() -> bool:
@@ -246,12 +246,13 @@ def test_adapter_files_looked_at_beside(connection: OneConnection, monkeypatch: 
     side = ready()
     there, seen = threading.Event(), []
 
-    def digest(self: object, adapter: Adapter) -> str:
+    def state(adapter: Adapter) -> object:
         seen.append(threading.get_ident())
         assert there.wait(WATCHDOG_S)
-        return "digest"
+        return adapter.path
 
-    monkeypatch.setattr(Adapters, "digest", digest)
+    name_files(monkeypatch)
+    monkeypatch.setattr(adapters_module, "_state", state)
     timer = threading.Timer(10, there.set)  # so that a scheduler that waits for it shows as such
     timer.start()
     add(side, "lora", adapter=Adapter("lora", 1, "/nowhere", False))
@@ -334,10 +335,12 @@ def test_request_that_waits_for_the_end_of_a_look_in_time_keeps_no_later_one_fro
 ) -> None:
     """Its thread lost the processor between the look and its answer."""
     side, _ = with_lora(connection, monkeypatch)
-    answers: list[concurrent.futures.Future[str]] = []
+    answers: list[concurrent.futures.Future[LoadedAdapter]] = []
     looks: list[Callable[[float], object]] = []
 
-    def ask(self: Adapters, adapter: Adapter, looked: Callable[[float], object]) -> concurrent.futures.Future[str]:
+    def ask(
+        self: Adapters, adapter: Adapter, looked: Callable[[float], object]
+    ) -> concurrent.futures.Future[LoadedAdapter]:
         looks.append(looked)
         answers.append(concurrent.futures.Future())
         return answers[-1]
@@ -346,7 +349,9 @@ def test_request_that_waits_for_the_end_of_a_look_in_time_keeps_no_later_one_fro
     add(side, "a", adapter=LORA)
     looks[0](0.0)
     assert side.match("a", 0) == (None, False)
-    answers[0].set_result("lora")
+    loaded = side._adapted._adapters.loaded(LORA.number)
+    assert loaded is not None
+    answers[0].set_result(loaded)
     assert side.match("a", 0) == (3 * SIZE, True)
     clock.now += 2 * adapted_module.LOOK_S
     add(side, "b", adapter=LORA)
@@ -387,6 +392,9 @@ def test_adapter_whose_files_are_read_is_waited_for_until_they_were(
 
     monkeypatch.setattr(Adapters, "_digest", digest)
     adapter = Adapter("lora", 1 if known else 2, "/elsewhere", True)
+    if known:
+        with side.adapter_loading(adapter):
+            pass
     add(side, "a", adapter=adapter)
     assert side.match("a", 0) == (None, False) and reads.wait(WATCHDOG_S)
     clock.now += 2 * adapted_module.LOOK_S
@@ -414,6 +422,33 @@ def test_new_adapter_whose_files_hang_keeps_nobody_waiting_behind_its_first_requ
     side.close()
 
 
+def test_request_of_an_adapter_waits_for_no_look_where_nothing_is_shared(
+    clock: Clock, connection: OneConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files were seen before it was computed, and later ones are shared."""
+    there, reads, new = threading.Event(), threading.Event(), Adapter("new", 7, "/nowhere", False)
+
+    def digest(self: Adapters, adapter: Adapter) -> str:
+        if adapter is new:
+            reads.set()
+        assert there.wait(WATCHDOG_S)
+        return adapter.name
+
+    name_files(monkeypatch)
+    monkeypatch.setattr(Adapters, "_digest", digest)
+    side = ready()
+    session, connection.session, connection.refusal = connection.session, None, "another release"
+    add(side, "a", adapter=new)
+    assert reads.wait(WATCHDOG_S) and side.match("a", 0) == (0, False)
+    side.step_orders({"a": SIZE})
+    connection.session, connection.refusal = session, ""
+    add(side, "b", adapter=new)
+    assert side.match("b", 0) == (None, False)
+    there.set()
+    until(lambda: side.match("b", 0)[1] or join(side))
+    side.close()
+
+
 def test_steps_look_for_an_adapters_answer_once_however_many_wait(
     clock: Clock, connection: OneConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -437,6 +472,12 @@ def test_adapter_whose_share_hangs_keeps_no_other_adapter_waiting(
     """Neither its requests nor its blocks: the other's look, or the reading of its files, goes on beside."""
     side, share = with_lora(connection, monkeypatch)
     other, adapters = Adapter("other", 2, "/other", False), side._adapted._adapters
+
+    def of(adapter: Adapter) -> LoadedAdapter:
+        loaded = adapters.loaded(adapter.number)
+        assert loaded is not None
+        return loaded
+
     share.elsewhere.add(other.path)
     if known:
         add(side, "first other", adapter=other)
@@ -444,10 +485,10 @@ def test_adapter_whose_share_hangs_keeps_no_other_adapter_waiting(
     share.hangs(side, LORA if known else Adapter("new", 3, "/new", False))
     for _ in range(3):  # what waits behind a look that hangs takes no thread of its own
         add(side, "hung", adapter=LORA)
-        adapters.ask_again(LORA, "lora")
+        adapters.ask_again(LORA, of(LORA))
     add(side, "other", adapter=other)
     until(lambda: side.match("other", 0)[1] or join(side))
-    assert adapters.ask_again(other, "other").result(WATCHDOG_S)
+    assert adapters.ask_again(other, of(other)).result(WATCHDOG_S)
     assert adapters._looks._threads <= 2 and adapters._reads._threads <= 2
     share.there.set()
     side.close()
@@ -459,17 +500,19 @@ def test_looks_at_adapters_are_as_many_as_these_at_most(
     """Of requests that come and of blocks that are to be seen, known and new, and each as fresh as it is asked for."""
     side, share = with_lora(connection, monkeypatch)
     adapters, new = side._adapted._adapters, Adapter("new", 2, "/new", False)
+    loaded = adapters.loaded(LORA.number)
+    assert loaded is not None
     share.there.clear()
     first = [adapters.ask(LORA), adapters.ask(new)]
     until(lambda: all(one.running() for one in first))
     later = [
         [adapters.ask(LORA) for _ in range(100)], [adapters.ask(new) for _ in range(100)],
-        [adapters.ask_again(LORA, "lora") for _ in range(100)],
+        [adapters.ask_again(LORA, loaded) for _ in range(100)],
     ]
     assert [sum(map(len, one._lanes.values())) for one in (adapters._looks, adapters._reads)] == [2, 1]
     looks = share.looks
     share.there.set()
-    assert [{one.result(WATCHDOG_S) for one in some} for some in later] == [{"lora"}, {"new"}, {True}]
+    assert [{one.result(WATCHDOG_S) for one in some} for some in later] == [{loaded}, {adapters.loaded(2)}, {True}]
     assert share.looks > looks and adapters.ask(LORA) is not later[0][0]
     side.close()
 
@@ -503,11 +546,12 @@ def test_wait_for_an_adapters_files_is_none_for_the_ranks_look(
     side = ready()
     there = threading.Event()
 
-    def digest(self: object, adapter: Adapter) -> str:
+    def state(adapter: Adapter) -> object:
         there.wait(WATCHDOG_S)
-        return "digest"
+        return adapter.path
 
-    monkeypatch.setattr(Adapters, "digest", digest)
+    name_files(monkeypatch)
+    monkeypatch.setattr(adapters_module, "_state", state)
     add(side, "lora", adapter=Adapter("lora", 1, "/nowhere", False))
     assert side.match("lora", 0) == (None, False)
     clock.now += 3
@@ -686,7 +730,7 @@ def test_save_of_before_a_reset_is_abandoned_where_it_was_put(
     """The new session has other namespaces under the same numbers, and no adapter's yet: looked for there, a put was
     not found, and kept its room until it expired."""
     side = ready()
-    monkeypatch.setattr(Adapters, "digest", lambda self, adapter: adapter.name)
+    name_files(monkeypatch)
     connection.store.blocks = 0
     add(side, "lora", adapter=Adapter("lora", 1, "/nowhere", False))
     until(lambda: side.match("lora", 0) == (0, False) or join(side))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from harness import WATCHDOG_S
-from scheduler_side import SIZE, Clock, OneConnection, OneRequest, OneStore, join, ready, until
+from scheduler_side import SIZE, Clock, OneConnection, OneRequest, OneStore, join, name_files, ready, until
 
 import cistern.engine.coordinator as coordinator_module
 import cistern.engine.written as written_module
@@ -39,8 +39,8 @@ class Written:
         store.abandon = lambda namespace, puts, **more: self.note("abandon", namespace)
         store.end_conversation = lambda namespace, name, **more: self.note("end", namespace)
         store.touch = lambda *given, **more: None
-        monkeypatch.setattr(Adapters, "digest", lambda self, adapter: adapter.name)
-        monkeypatch.setattr(Adapters, "ask_again", lambda adapters, adapter, digest: self.look)
+        name_files(monkeypatch)
+        monkeypatch.setattr(Adapters, "ask_again", lambda adapters, adapter, loaded: self.look)
         self.side = ready()
         store.blocks = 0
         for name in ("base", "lora"):

@@ -1,142 +1,180 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Identity of LoRA adapters."""
+"""Which files an engine's LoRA adapters are of, where that is certain.
+
+An engine loads an adapter with the step that needs it, anew where it had no room for it meanwhile, and again with a
+request that says so, unless another one in the same batch does not: nobody is told when. So its blocks are shared only
+while nothing speaks against this:
+
+- Its files were seen before the engine first computed with its number, or was last told to load it ahead of its
+  requests (`add_lora`); each look since has found the same ones, also the look before its blocks become visible; and no
+  request came with another place under this number. Then whatever was loaded, whenever, is these files.
+- What the engine's own prefix cache may have under its name was computed with these files (AdaptedRequests).
+
+The first sign of anything else ends it: for the number until the engine is told to load it again ahead of its requests,
+for the name until the prefix cache was emptied. A reset of the caches unloads no adapter.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from .beside import Beside
-from .files import UnknownIdentity, folder_state, weights_digest
+from .files import UnknownIdentity, folder_state, may_pass, weights_digest
 from .request import Adapter
 
 MAX_LOOKS, MAX_READS = 16, 4
 """Looks at files that are known, and readings of new ones, of different adapters at the same time: so many may hang."""
-UNSEEN = object()
-"""State of files that nobody had looked at: no files have it."""
+PAUSES_S = (0.01, 0.1, 1.0)
+"""Between attempts to look at files that are there and cannot be looked at: a share that is mounted anew, descriptors
+that others have for a moment."""
+UNSEEN = "the engine loaded it before its files could be looked at"
+CHANGED = "its place or its files changed since it was first used or loaded under its number"
+FAILED = "the engine was to load it in place, and that failed"
+
+
+@dataclass(eq=False)
+class LoadedAdapter:
+    """What the engine has under an adapter's number, however often it loads it, until it is told to load another."""
+
+    place: tuple[str, str]
+    """Path and form."""
+    state: object
+    """Of its files, as they were seen before the engine loaded them."""
+    doubt: str = ""
+    """Why it is not certain that what is loaded is these files; once there, it stays."""
+    digest: str = ""
+    """Of its files, once they were read."""
 
 
 class Adapters:
-    """Files of the adapters that the engine holds. The engine knows an adapter by its number alone, and loads it again
-    only when told to: an adapter whose place or files changed since has no known identity, since either of the two may
-    be loaded. What is known outlives a reset of the engine's caches: it unloads no adapter."""
-
     def __init__(self, applied: str = "") -> None:
         """`applied`: what of an adapter the engine applies, and how, where that is not by its files alone."""
         self._applied = applied
-        self._known: dict[int, tuple[str, object]] = {}
-        self._loaded: dict[int, object] = {}
-        """State of the files that the engine has loaded, where it was not told by a look that ended before that."""
-        self._seen: dict[int, object] = {}
-        """State of each adapter's files at the last look that has begun."""
+        self._loaded: dict[int, LoadedAdapter] = {}
+        """By the adapter's number: the engine knows an adapter by that alone."""
         self._looks, self._reads = Beside("cistern-adapters", MAX_LOOKS), Beside("cistern-adapters-new", MAX_READS)
-        self._reading: set[int] = set()
-        """Numbers of those whose files were new, or turned out to be others, at the last look that has begun: it reads
-        them, until it is done."""
-        self._asked: dict[int, Future[str]] = {}
-        """The last look at each adapter, by its number."""
 
-    def knows(self, number: int) -> bool:
-        """Whether an adapter's files need a look alone, as far as that has shown by now."""
-        if number not in self._known:
-            return False
-        look = self._asked.get(number)
-        return number not in self._reading or look is None or look.done()
+    def loaded(self, number: int) -> LoadedAdapter | None:
+        return self._loaded.get(number)
 
-    def ask(self, adapter: Adapter, looked: Callable[[float], object] = lambda took_s: None) -> Future[str]:
-        """What digest() says, found out beside the engine's thread. Nobody waits for another adapter's files, unless
+    def was_read(self, number: int) -> bool:
+        """Whether an adapter's files need a look alone."""
+        loaded = self._loaded.get(number)
+        return loaded is not None and bool(loaded.digest)
+
+    def ask(
+        self, adapter: Adapter, looked: Callable[[float], object] = lambda took_s: None
+    ) -> Future[LoadedAdapter]:
+        """What look() says, found out beside the engine's thread. Nobody waits for another adapter's files, unless
         as many as MAX_LOOKS or MAX_READS hang. `looked`: called where it is found out, before it is there, with the
         time that it took whoever asked first."""
-        beside = self._looks if adapter.number in self._known else self._reads
-        look = partial(self._look, adapter, time.monotonic(), looked)
-        found = self._asked[adapter.number] = beside.share(adapter.number, adapter, look)
-        return found
+        loaded = self._loaded.get(adapter.number)
+        if loaded is not None and loaded.doubt:  # whatever its files are
+            unknown: Future[LoadedAdapter] = Future()
+            unknown.set_exception(_unknown(adapter, loaded.doubt))
+            return unknown
+        beside = self._looks if self.was_read(adapter.number) else self._reads
+        return beside.share(adapter.number, adapter, partial(self._ask, adapter, time.monotonic(), looked))
 
-    def ask_again(self, adapter: Adapter, digest: str) -> Future[bool]:
-        """Whether an adapter's files are still those of this digest, found out beside: then whatever the engine has
-        loaded for it meanwhile is."""
-        still = replace(adapter, reload=False)
-        return self._looks.share(adapter.number, (still, digest), partial(self._is_still, still, digest))
+    def ask_again(self, adapter: Adapter, loaded: LoadedAdapter) -> Future[bool]:
+        """Whether an adapter's files are still those that it is certain to be of, found out beside."""
+        return self._looks.share(adapter.number, loaded, partial(self._stands, adapter, loaded))
 
     def close(self) -> None:
         self._looks.close()
         self._reads.close()
 
-    def loads(self, adapter: Adapter) -> bool:
-        """The engine is about to load an adapter, ahead of its requests, unless it has it. Looks at its files. Whether
-        others were loaded under its number until now."""
-        number, state = adapter.number, _state(adapter)
-        before = self._loaded.get(number, self._known[number][1] if number in self._known else None)
-        if before is not None and (before == state or not adapter.reload):
-            return False
-        self._known.pop(number, None)
-        self._loaded[number] = state
-        return before is not None
+    @contextlib.contextmanager
+    def loading(self, adapter: Adapter) -> Iterator[None]:
+        """Around the engine's loading of an adapter ahead of its requests. It does so unless it has that number, or is
+        told to load it in place. Where that fails it may have either of the two."""
+        before = self._loaded.get(adapter.number)
+        if before is not None and not adapter.reload:
+            loaded = self.computes(adapter)
+        else:
+            loaded = LoadedAdapter(_place(adapter), None, UNSEEN)
+            with contextlib.suppress(UnknownIdentity, OSError):  # its requests will say so
+                loaded = _seen(adapter)
+        if before is not None and not before.doubt and before.state == loaded.state:
+            loaded = before
+        failed = LoadedAdapter(_place(adapter), None, FAILED)
+        self._loaded[adapter.number] = loaded if before is None or before is loaded else failed
+        yield
+        self._loaded[adapter.number] = loaded
 
-    def begins(self, adapter: Adapter) -> object:
-        """The engine begins to compute a request of which no look tells what it loads: it loads the adapter if it has
-        none of that number, or is told to. State of what it then has, as far as anybody has seen it."""
-        number, known = adapter.number, self._known.get(adapter.number)
-        state = self._seen.get(number, UNSEEN) if adapter.reload or known is None else known[1]
-        if adapter.reload:
-            self._loaded[number] = state
-        return self._loaded.setdefault(number, state)
+    def computes(self, adapter: Adapter) -> LoadedAdapter:
+        """What the engine has of an adapter as it computes with it, or loads it unless it has its number."""
+        loaded = self._loaded.get(adapter.number)
+        if loaded is None:
+            loaded = self._loaded.setdefault(adapter.number, LoadedAdapter(_place(adapter), None, UNSEEN))
+        if loaded.place != _place(adapter):
+            loaded.doubt = loaded.doubt or CHANGED
+        return loaded
 
-    def loads_again(self, number: int) -> None:
-        """The engine is about to load an adapter again as it is known."""
-        if (known := self._known.get(number)) is not None:
-            self._loaded[number] = known[1]
+    def look(self, adapter: Adapter) -> LoadedAdapter:
+        """What the engine has of an adapter, or will have, with its digest. Raises UnknownIdentity."""
+        loaded = self._loaded.get(adapter.number)
+        if loaded is None:
+            loaded = self._loaded.setdefault(adapter.number, _seen(adapter))
+        if self._stands(adapter, loaded) and not loaded.digest:
+            digest = self._digest(adapter)
+            if self._stands(adapter, loaded):
+                loaded.digest = digest
+        if loaded.doubt:
+            raise _unknown(adapter, loaded.doubt)
+        return loaded
 
-    def has(self, number: int, state: object) -> bool:
-        """Whether it is of these files what is known of an adapter."""
-        known = self._known.get(number)
-        return known is not None and known[1] == state
-
-    def digest(self, adapter: Adapter) -> str:
-        """Raises UnknownIdentity."""
-        state = self._seen[adapter.number] = _state(adapter)
-        if state is None:
-            raise UnknownIdentity(f"adapter {adapter.name}: no files at {adapter.path}: give their folder")
-        known = self._known.get(adapter.number)
-        loaded = state if adapter.reload else self._loaded.get(adapter.number, state)
-        if loaded is UNSEEN:
-            raise UnknownIdentity(f"adapter {adapter.name}: the engine loaded it before its files could be looked at")
-        if loaded != state:
-            raise UnknownIdentity(f"adapter {adapter.name}: its files changed since the engine loaded them")
-        if known is None or (adapter.reload and known[1] != state):
-            self._reading.add(adapter.number)
-            known = (self._digest(adapter), state)
-            if _state(adapter) != state:
-                raise UnknownIdentity(f"adapter {adapter.name}: its files change")
-            self._known[adapter.number] = known
-        if known[1] != state:
-            raise UnknownIdentity(
-                f"adapter {adapter.name}: its place or its files changed since the engine first used number "
-                f"{adapter.number}"
-            )
-        return known[0]
-
-    def _look(self, adapter: Adapter, asked_at: float, looked: Callable[[float], object]) -> str:
-        self._reading.discard(adapter.number)
+    def _ask(self, adapter: Adapter, asked_at: float, looked: Callable[[float], object]) -> LoadedAdapter:
         try:
-            return self.digest(adapter)
+            return self.look(adapter)
         finally:
             looked(time.monotonic() - asked_at)
 
-    def _is_still(self, adapter: Adapter, digest: str) -> bool:
-        return self._known.get(adapter.number) == (digest, _state(adapter))
+    def _stands(self, adapter: Adapter, loaded: LoadedAdapter) -> bool:
+        """Looks at an adapter's files: whether what is loaded is certain to be these."""
+        if _state(adapter) != loaded.state:
+            loaded.doubt = loaded.doubt or CHANGED
+        return not loaded.doubt
 
     def _digest(self, adapter: Adapter) -> str:
         files, rules = weights_digest(Path(adapter.path)), " ".join(filter(None, (self._applied, adapter.form)))
         return hashlib.sha256(f"{files} {rules}".encode()).hexdigest() if rules else files
 
 
+def _place(adapter: Adapter) -> tuple[str, str]:
+    return adapter.path, adapter.form
+
+
+def _seen(adapter: Adapter) -> LoadedAdapter:
+    """An adapter as it is about to be loaded. Raises UnknownIdentity or OSError."""
+    state = _state(adapter)
+    doubt = f"no files at {adapter.path}: give their folder" if state is None else ""
+    return LoadedAdapter(_place(adapter), state, doubt)
+
+
+def _unknown(adapter: Adapter, why: str) -> UnknownIdentity:
+    return UnknownIdentity(f"adapter {adapter.name}: {why}")
+
+
 def _state(adapter: Adapter) -> object:
-    """Place, form and files; None where there are none."""
+    """Place, form and files; None where there are none. Raises UnknownIdentity or OSError."""
+    for pause_s in PAUSES_S:
+        try:
+            return _state_now(adapter)
+        except (OSError, UnknownIdentity) as error:
+            if not may_pass(error):
+                raise
+        time.sleep(pause_s)
+    return _state_now(adapter)
+
+
+def _state_now(adapter: Adapter) -> object:
     folder = Path(adapter.path)
     return (adapter.path, adapter.form, folder_state(folder)) if folder.exists() else None

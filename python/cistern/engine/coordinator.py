@@ -7,6 +7,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -107,9 +108,7 @@ class Coordinator:
         self._unidentified: deque[TrackedRequest] = deque(maxlen=MAX_ENDING)
         """Ended requests that end a conversation of an adapter whose files are still being looked at."""
         self._requests: dict[str, TrackedRequest] = {}
-        self._adapted = AdaptedRequests(
-            facts.adapters, self._requests, self._shared.namespace, options.start_timeout_s, self.warn
-        )
+        self._adapted = AdaptedRequests(facts.adapters, self._shared.namespace, options.start_timeout_s, self.warn)
         self._windows = any(group.window_tokens for group in facts.groups)
         self._pool: PagePool
         self._step = 0
@@ -168,9 +167,9 @@ class Coordinator:
         else:
             self._begin_match(tracked)
 
-    def adapter_loads(self, adapter: Adapter) -> None:
-        """The engine is about to load an adapter ahead of its requests, or again."""
-        self._adapted.loads(adapter)
+    def adapter_loading(self, adapter: Adapter) -> AbstractContextManager[None]:
+        """Around the engine's loading of an adapter ahead of its requests, or again."""
+        return self._adapted.loading(adapter)
 
     def match(self, request_id: str, computed_tokens: int) -> tuple[int | None, bool]:
         """Tokens past `computed_tokens` that a load would bring (None: ask again with the next step), and whether
@@ -181,9 +180,10 @@ class Coordinator:
         tracked.computing = False
         tracked.matched_at = computed_tokens
         request = tracked.request
-        # Also who loads nothing: what the engine loads for it is what requests of its adapter get from then on.
+        # Also who loads nothing: what it computes can be saved once its namespace is known.
         if not self._adapted.identified(tracked, soon=True):
-            return (None if self._adapted.awaited(tracked) else 0), False
+            return (None if self._shared.possible and self._adapted.awaited(tracked) else 0), False
+        self._adapted.confirm(tracked)
         if request.skips_cache or not tracked.planned.may_load:
             return 0, False
         if self._changes.doubtful:
@@ -235,6 +235,7 @@ class Coordinator:
         tracked = self._requests.get(request_id)
         if external_tokens == 0 or tracked is None:
             return
+        self._adapted.begins_load(tracked)
         begin, size = tracked.matched_at, self._facts.block_tokens
         where = lowest_tier(tracked.match.runs, begin // size, (begin + external_tokens) // size)
         order = replace(
@@ -432,6 +433,7 @@ class Coordinator:
     def prefix_cache_emptied(self) -> None:
         """The engine has emptied its own prefix cache, without a word to this side: it may be that its weights have
         changed. The ranks are asked, and nothing is shared until they have answered."""
+        self._adapted.prefix_cache_emptied()
         self._changes.emptied(self._step + 1)
 
     def _fork(self) -> None:

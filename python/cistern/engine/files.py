@@ -24,6 +24,14 @@ class UnknownIdentity(Exception):
     """Files or settings whose meaning for KV is not known for sure; the text says why. Nothing is shared then."""
 
 
+def may_pass(error: BaseException | None) -> bool:
+    """Whether files could not be read, though they are there: what they are says nothing against them."""
+    if isinstance(error, UnknownIdentity):
+        error = error.__cause__
+    lasting = (FileNotFoundError, NotADirectoryError, PermissionError)
+    return isinstance(error, OSError) and not isinstance(error, lasting)
+
+
 def _files(folder: Path, kinds: Sequence[str]) -> list[Path]:
     found = [path for path in folder.iterdir() if path.suffix in kinds or path.name in CONFIGURATION]
     names = {path.name for path in found}

@@ -207,6 +207,12 @@ class SharedSession:
         """Whether the node refuses this engine, or the engine cannot share."""
         return bool(self._connection.refusal or self._unfit)
 
+    @property
+    def possible(self) -> bool:
+        """Whether anything is shared, or is to be once a session stands: else no request waits for what it needs."""
+        self.refresh()
+        return not self.refused and (self.session is not None or self.expected(0))
+
     def expected(self, namespace: int) -> bool:
         """Whether a request may wait on for this namespace: at start and for a new adapter, or while the ranks join a
         new session. The time for that is the engine's and not the request's: who comes when it is over computes at

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from .. import Chain
+from .adapters import LoadedAdapter
 from .matches import Match
 from .plan import PlannedRequest
 from .request import Request
@@ -24,12 +25,10 @@ class TrackedRequest:
     """Scheduled since its last match: its computed tokens are computed, or being computed."""
     matched_at: int = 0
     """Tokens that were computed at its last match: where a load begins."""
-    adapter: Future[str] | None = None
-    """The digest of its adapter, until its namespace is known by it."""
-    loads: bool = False
-    """Whether the engine is still to load its adapter for it, or to find that it has it."""
-    began_as: object = None
-    """State of its adapter's files where it is computed since before that; None: it is not."""
+    adapter: Future[LoadedAdapter] | None = None
+    """What the engine has of its adapter, until its namespace is known by that."""
+    loaded: LoadedAdapter | None = None
+    """That, as it was when it was first computed or its namespace became known."""
     digest: str = ""
     """Of its adapter, once its namespace is known by it."""
     may: tuple[bool, bool] = (False, False)

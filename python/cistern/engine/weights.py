@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from .cpus import unbound
-from .files import UnknownIdentity
+from .files import UnknownIdentity, may_pass
 from .identity import fresh_generation
 
 NICE = 10
@@ -61,16 +61,8 @@ class Weights:
             try:
                 return self._find()
             except (OSError, UnknownIdentity) as error:
-                if not _may_pass(error):
+                if not may_pass(error):
                     raise
                 self._logger.info("cistern: files of the weights are read again in %g s: %s", pause_s, error)
             time.sleep(pause_s)
         return self._find()
-
-
-def _may_pass(error: BaseException | None) -> bool:
-    """Whether the files could not be read, though they are there: what they are says nothing against them."""
-    if isinstance(error, UnknownIdentity):
-        error = error.__cause__
-    lasting = (FileNotFoundError, NotADirectoryError, PermissionError)
-    return isinstance(error, OSError) and not isinstance(error, lasting)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from ..engine.coordinator import Coordinator
@@ -47,17 +48,17 @@ def watch_prefix_cache(manager: Any, coordinator: Coordinator) -> None:
 
 
 def watch_adapters(core: Any, coordinator: Coordinator) -> None:
-    """Has the coordinator told before the engine core loads an adapter that no request asks for yet: servers load those
-    of their command line and of their API at once."""
+    """Has the coordinator told before and after the engine core loads an adapter that no request asks for yet: servers
+    load those of their command line and of their API at once."""
     load = getattr(core, "add_lora", None)
     if not callable(load):
         return
 
     @functools.wraps(load)
     def add_lora(lora_request: Any) -> Any:
-        if (adapter := adapter_of(lora_request)) is not None:
-            coordinator.adapter_loads(adapter)
-        return load(lora_request)
+        adapter = adapter_of(lora_request)
+        with coordinator.adapter_loading(adapter) if adapter is not None else nullcontext():
+            return load(lora_request)
 
     core.add_lora = add_lora
 
