@@ -106,6 +106,20 @@ class Deploy(unittest.TestCase):
         said = run("systemd-analyze", "verify", "--man=no", "--recursive-errors=no", unit)
         self.assertEqual((said.returncode, said.stderr), (0, ""))
 
+    def test_upgrade_over_a_node_that_does_not_start_again_leaves_the_package_installed(self) -> None:
+        tools, booted = self.directory / "tools", self.directory / "booted"
+        tools.mkdir()
+        booted.mkdir()
+        fails = '[ "$1" != try-restart ]'
+        for name, code in (("systemctl", fails), ("systemd-sysusers", ":"), ("systemd-tmpfiles", ":")):
+            (tools / name).write_text(f"#!/bin/sh\n{code}\n")
+            (tools / name).chmod(0o755)
+        script = (HERE / "debian/postinst").read_text().replace("/run/systemd/system", str(booted))
+        self.assertIn(str(booted), script)
+        said = run("env", f"PATH={tools}:/usr/bin:/bin", "sh", "-c", script, "postinst", "configure", "0.1")
+        self.assertEqual(said.returncode, 0, said.stderr)
+        self.assertIn("journalctl -u cisternd", said.stderr)
+
     def test_the_directory_that_containers_mount_outlives_the_node(self) -> None:
         settings = dict(line.split("=", 1) for line in (HERE / "systemd/cisternd.service").read_text().splitlines()
                         if "=" in line and not line.startswith("#"))

@@ -99,10 +99,15 @@ class DevTest(unittest.TestCase):
         ended.wait()
         with tempfile.TemporaryDirectory() as folder:
             root = Path(folder)
-            left = [f"cistern-cli-{ended.pid}-a_1", f"cistern-test-{ended.pid}-Xy"]
-            others = [f"cistern-cli-{os.getpid()}-a", "cistern-0", f"cistern-cli-{ended.pid}", f"mine-{ended.pid}-a"]
+            left = [f"cistern-cli-{ended.pid}-abcd_123", f"cistern-test-{ended.pid}-XyZ123"]
+            young = f"cistern-cli-{ended.pid}-abcd_124"  # maybe a test's that runs in another container
+            others = [f"cistern-cli-{os.getpid()}-abcd_123", "cistern-0", f"cistern-cli-{ended.pid}",
+                      f"mine-{ended.pid}-abcd_123", f"cistern-{ended.pid}-abcd_123", f"cistern-cli-{ended.pid}-b",
+                      young]
             for name in [*left, *others]:
                 (root / name / "memory").mkdir(parents=True)
+                if name != young:
+                    os.utime(root / name, times=(0, 0))
             (root / f"cistern-log-{ended.pid}-a").touch()
             (root / "dev").write_text((ROOT / "dev").read_text().replace('\nmain "$@"\n', "\nremove_left . /none\n"))
             subprocess.run(["bash", root / "dev"], capture_output=True, check=True)

@@ -29,7 +29,7 @@ struct FlashVolume {
 // forks and that runs no other program has its directories' locks too: where this process is killed, the next
 // Open is kBusy, and names the child, until that has ended.
 struct OpenOptions {
-  std::uint64_t memory_bytes = 0;  // of arenas; 0: a quarter of the host's, or what fits
+  std::uint64_t memory_bytes = 0;  // of arenas; 0: a quarter of the cgroup's or the host's, or what fits
   std::string memory_dir;          // empty: /dev/shm/cistern-UID; created if its parent exists
   std::string tenant = "default";
   std::uint32_t alignment = 4096;  // of records: 512 or 4096; fixed when the arena is created

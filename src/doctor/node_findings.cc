@@ -45,7 +45,9 @@ constexpr Trouble kTroubles[] = {
      "or write less (flash_admit = \"second-hit\")"},
     {"writes", "/store/down_too_large", Verdict::kWarning,
      "blocks are larger than flash takes and stay in memory alone: its largest is a quarter of a region, of "
-     "which the smallest device has 64; name larger devices, or have smaller blocks"},
+     "which the smallest device had 64 when flash was made; have smaller blocks, or begin anew on larger "
+     "devices "
+     "that are empty"},
     {"writes", "/store/down_over_budget", Verdict::kWarning,
      "the day's endurance budget was used up: raise `flash_budget`, "
      "or write less (flash_admit = \"second-hit\")"},

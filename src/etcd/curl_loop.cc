@@ -184,6 +184,7 @@ class CurlTransferBody final : public CurlTransfer {
     if (!curl_.options.certificate_file.empty()) {
       curl_easy_setopt(easy, CURLOPT_SSLCERT, curl_.options.certificate_file.c_str());
       curl_easy_setopt(easy, CURLOPT_SSLKEY, curl_.options.key_file.c_str());
+      curl_easy_setopt(easy, CURLOPT_KEYPASSWD, "");  // nobody is there who could be asked for one
     }
     if (request_.body) {
       // By a callback, and not to be had twice: libcurl sends a request again where a connection that it

@@ -140,12 +140,17 @@ void SimulatedLoop::RunUntilIdle() {
 }
 
 // In order of submission, because the heap's own order is not told to anyone.
-std::vector<SimulatedLoop::InFlight> SimulatedLoop::TakeInFlight() {
-  std::vector<InFlight> all = std::exchange(pending_, {});
-  std::ranges::move(hung_, std::back_inserter(all));
-  hung_.clear();
-  std::ranges::sort(all, {}, &InFlight::order);
-  return all;
+std::vector<SimulatedLoop::InFlight> SimulatedLoop::TakeInFlight(std::string_view path_prefix) {
+  std::vector<InFlight> taken;
+  for (std::vector<InFlight>* from : {&pending_, &hung_}) {
+    const auto its = std::ranges::partition(
+        *from, [&](const InFlight& one) { return !one.inode->path.starts_with(path_prefix); });
+    std::ranges::move(its, std::back_inserter(taken));
+    from->erase(its.begin(), its.end());
+  }
+  std::ranges::make_heap(pending_, std::greater());
+  std::ranges::sort(taken, {}, &InFlight::order);
+  return taken;
 }
 
 void SimulatedLoop::Crash() {
@@ -160,12 +165,18 @@ void SimulatedLoop::Crash() {
 }
 
 LateIo SimulatedLoop::Kill(std::function<bool(const void* data, std::size_t bytes)> outlives) {
+  return KillOwnerOf("", outlives);
+}
+
+LateIo SimulatedLoop::KillOwnerOf(std::string_view path_prefix,
+                                  const std::function<bool(const void* data, std::size_t bytes)>& outlives) {
   LateIo late(disk_);
-  for (InFlight& pending : TakeInFlight()) {
+  for (InFlight& pending : TakeInFlight(path_prefix)) {
     late.Add(pending.op->request(), outlives, pending.inode, pending.fault, pending.writes);
     Abandon(*pending.op);
   }
   for (auto& [fd, opened] : files_) {
+    if (!opened.inode->path.starts_with(path_prefix)) continue;
     std::shared_ptr<int> lock = std::exchange(opened.lock, nullptr);
     if (lock != nullptr && !late.empty()) late.locks_.push_back(std::move(lock));
   }

@@ -83,6 +83,10 @@ class SimulatedLoop final : public Loop {
   // read when it lands; a read lands only in memory that outlives it. Locks taken by Lock are free once the
   // result is empty. The loop may then only be destroyed.
   LateIo Kill(std::function<bool(const void* data, std::size_t bytes)> outlives);
+  // The same of one process of several that share the loop, which goes on: the one whose files' paths begin
+  // so.
+  LateIo KillOwnerOf(std::string_view path_prefix,
+                     const std::function<bool(const void* data, std::size_t bytes)>& outlives);
 
  private:
   struct InFlight {
@@ -116,8 +120,8 @@ class SimulatedLoop final : public Loop {
   void Queue(InFlight pending);
   // What hangs no more is queued; whether there was any.
   bool TakeUnhung();
-  // All operations, in order of submission.
-  std::vector<InFlight> TakeInFlight();
+  // All operations of files whose path begins so, in order of submission.
+  std::vector<InFlight> TakeInFlight(std::string_view path_prefix = {});
   bool MoveTime(Instant until);
 
   SimulatedClock& clock_;

@@ -301,15 +301,14 @@ TEST_F(CellTest, LeavingMemberIsNotWaitedFor) {
   EXPECT_EQ(receipt->members, 1u);
 }
 
-TEST_F(CellTest, NothingIsKeptOfAMemberThatLeft) {
+// Its process goes on until its store has ended.
+TEST_F(CellTest, NothingIsAskedOrKeptOfAMemberThatLeft) {
   StartCell(3);
   const std::uint64_t left = member(1).options().process_number;
   const auto heard_of_it = [&] { return member(0).state().heard.contains(left); };
   ASSERT_TRUE(cell_.RunUntil(kSecond, heard_of_it));
   cell_.loop->BlockOn(member(1).Leave(cell_.clock.Now().PlusUs(kSecond)));
-  // Its key goes first, and its connection later.
   ASSERT_TRUE(cell_.RunUntil(kSecond, [&] { return member(0).state().view.members.size() == 2; }));
-  cell_.Kill(node(1));
   ASSERT_TRUE(cell_.RunUntil(kSecond, [&] { return !member(0).Reaches(left); }));
   ASSERT_TRUE(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(1)})).has_value());
   EXPECT_FALSE(heard_of_it());

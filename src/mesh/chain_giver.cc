@@ -63,10 +63,15 @@ Task<store::HandedOver> ChainGiver::Give(store::GiveOrder order) {
       continue;
     }
     for (ChainPart& part : PartsOf(std::move(*chain))) {
-      while (GoesOn(*work) && work->under_way >= HandOverLimits::kOffers)
-        (void)co_await moved_.Wait(order.deadline);
+      const std::uint64_t bytes = part.bytes();
+      const auto fits = [&] {
+        return work->under_way == 0 || (work->under_way < HandOverLimits::kOffers &&
+                                        work->offered_bytes + bytes <= order.offered_bytes);
+      };
+      while (GoesOn(*work) && !fits()) (void)co_await moved_.Wait(order.deadline);
       if (!GoesOn(*work)) break;
       ++work->under_way;
+      work->offered_bytes += bytes;
       tasks_.Spawn(OfferPart(work, std::move(part)));
     }
   }
@@ -80,6 +85,7 @@ Task<store::HandedOver> ChainGiver::Give(store::GiveOrder order) {
 }
 
 Task<void> ChainGiver::OfferPart(std::shared_ptr<Work> work, ChainPart part) {
+  const std::uint64_t offered_bytes = part.bytes();
   OfferPlan plan{.deadline = work->deadline};
   plan.goes_on = [this, work] { return GoesOn(*work); };
   plan.to = offers_.Among(ChainOffers::Whom::kAll);
@@ -102,6 +108,7 @@ Task<void> ChainGiver::OfferPart(std::shared_ptr<Work> work, ChainPart part) {
   counters_.refused.Add(outcome.refused);
   counters_.failed.Add(outcome.failed);
   --work->under_way;
+  work->offered_bytes -= offered_bytes;
   moved_.Pulse();
 }
 

@@ -33,6 +33,8 @@ class ChainGiver final {
   void Stop();
   // What is under way ends: no answer to an offer is waited for.
   Task<void> Close();
+  // As Sharing's.
+  void Abandon() { tasks_.Drop(); }
 
   struct Counters {
     Counter blocks;   // that others have published
@@ -49,6 +51,7 @@ class ChainGiver final {
     std::uint64_t number = 0;
     Instant deadline;
     std::size_t under_way = 0;
+    std::uint64_t offered_bytes = 0;  // of these
     std::unique_ptr<store::WholeChains> walk;
     std::uint64_t blocks = 0, bytes = 0;
   };

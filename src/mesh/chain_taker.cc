@@ -22,10 +22,6 @@ constexpr OwnerToken kBringer = {std::byte{'b'}, std::byte{'r'}, std::byte{'i'},
 
 using NotTaken = OfferReply::Refusal;
 
-NotTaken NotTakenBy(const Status& status) {
-  return status.code() == Code::kBusy ? NotTaken::kNoRoom : NotTaken::kFailed;
-}
-
 }  // namespace
 
 Task<void> ChainTaker::Close() {
@@ -145,21 +141,20 @@ Task<OfferReply> ChainTaker::Take(std::uint64_t peer, Offer offer, Instant deadl
   // The answer has its way before it: without one the giver knows of nothing that came.
   const std::int64_t left_us = std::max<std::int64_t>(deadline.UsSince(parts_.clock.Now()), 0);
   const Instant until = parts_.clock.Now().PlusUs(left_us - left_us / 8);
-  const Result<std::size_t> came = co_await parts_.reader.Read(run, here, blocks - here, 0, until);
-  if (!came) {
-    reply.refusal = NotTakenBy(came.error());
-    co_return reply;
-  }
+  const Result<std::size_t> read = co_await parts_.reader.Read(run, here, blocks - here, 0, until);
+  const std::size_t came = read.value_or(0);
   // What was read of the chain before them another offer counts.
-  for (std::size_t block = std::max(here, before); block < here + *came; ++block) {
+  for (std::size_t block = std::max(here, before); block < here + came; ++block) {
     counters_.blocks.Add();
     const auto free = std::span(run->body_bytes).subspan((block - here) * free_groups, free_groups);
     counters_.bytes.Add(std::accumulate(free.begin(), free.end(), fixed));
   }
-  reply.here = static_cast<std::uint32_t>(here + *came);
-  if (*came == blocks - here) co_return reply;
-  const Refusal* why = parts_.reader.RefusalOf(run->incarnation, run->chain[here + *came]);
-  reply.refusal = why == nullptr ? NotTaken::kFailed : NotTakenBy(why->why);
+  reply.here = static_cast<std::uint32_t>(here + came);
+  if (came == blocks - here) co_return reply;
+  // What the giver itself was too busy to send may come later.
+  const Refusal* why = parts_.reader.RefusalOf(run->incarnation, run->chain[here + came]);
+  const bool no_room = why != nullptr && why->own && why->why.code() == Code::kBusy;
+  reply.refusal = no_room ? NotTaken::kNoRoom : NotTaken::kFailed;
   co_return reply;
 }
 

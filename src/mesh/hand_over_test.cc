@@ -16,7 +16,9 @@ class HandOverTest : public MeshTest {
   // Node `i` drains and hands over what it has.
   store::HandedOver Give(std::size_t i, std::int64_t us = 10 * kSecond, bool lower_tier = false) {
     node(i).SetDraining(true);
-    return loop->BlockOn(node(i).giver->Give({.deadline = After(us), .lower_tier = lower_tier}));
+    store::GiveOrder order{.deadline = After(us), .lower_tier = lower_tier};
+    if (lower_tier) order.offered_bytes = node(i).memory_bytes() / 4;
+    return loop->BlockOn(node(i).giver->Give(order));
   }
   // The same, which the test goes on beside.
   void BeginToGive(std::size_t i, std::int64_t us = 10 * kSecond) {
@@ -292,16 +294,21 @@ TEST_F(HandOverTest, WhoDidNotAnswerJustBeforeIsOfferedWhatThereIs) {
   EXPECT_EQ(given.left, 0u);
 }
 
+// Too busy to send is another thing at the giver than no room at the taker.
 TEST_F(HandOverTest, WhatCouldNotBeReadIsGivenWhenItCan) {
   StartNodes(2);
-  PutChain(0, 1, 20);
-  int lies = 3;
-  node(0).lie = [&](net::RailSource::Answer& answer) {
-    if (lies > 0 && lies-- > 0) answer.status = Status(Code::kIoError, "unreadable for now");
-  };
-  const store::HandedOver given = Give(0, 60 * kSecond);
-  EXPECT_EQ(given.blocks, 20u);
-  EXPECT_EQ(given.left, 0u);
+  std::uint64_t first = 1;
+  for (const Code code : {Code::kIoError, Code::kBusy}) {
+    PutChain(0, first, first + 19);
+    int lies = 3;
+    node(0).lie = [&](net::RailSource::Answer& answer) {
+      if (lies > 0 && lies-- > 0) answer.status = Status(code, "unreadable for now");
+    };
+    const store::HandedOver given = Give(0, 60 * kSecond);
+    EXPECT_EQ(given.left, 0u) << CodeName(code);
+    EXPECT_TRUE(Exact(1, first + 19)) << CodeName(code);
+    first += 100;
+  }
 }
 
 TEST_F(HandOverTest, NamespaceWhoseReadsAreOffIsNotOffered) {
@@ -532,6 +539,38 @@ TEST_F(HandOverTest, WhatLiesOnFlashAloneIsGivenByANodeThatLeaves) {
   EXPECT_EQ(given.left, 0u);
   for (std::uint64_t n = 1; n <= 60; ++n) EXPECT_TRUE(Exact(1, n)) << n;
   EXPECT_EQ(node(0).store->occupancy().leases, 0u);
+}
+
+// What they take is held in memory until it is sent, which may be less than all that is on offer.
+TEST_F(HandOverTest, ANodeThatLeavesOffersNoMoreFromItsFlashThanItsMemoryHasRoomFor) {
+  constexpr std::size_t kBlock = 1u << 20;
+  TestNodeOptions small{.headers = 1, .lower_tier = true, .tier_room_bytes = 32u << 20};
+  small.store.max_lower_blocks = 1'000;
+  small.store.lower.write = {WritePolicy::kThrough};
+  AddNode(Blocks(), small);
+  for (int i = 0; i < 2; ++i) AddNode(Blocks(), {.headers = 8});
+  ASSERT_TRUE(RunUntil([&] { return Know(); }));
+  std::uint64_t written = 0;
+  for (std::uint64_t chain = 0; chain < 8; ++chain) {
+    for (std::uint64_t n = 100 * chain + 1; n <= 100 * chain + 10; ++n) {
+      Put(0, n, n % 100 == 1 ? std::nullopt : std::optional(n - 1), kBlock);
+      ++written;
+      ASSERT_TRUE(RunUntil([&] { return node(0).store->counters().written_down.value() == written; }));
+    }
+  }
+  const auto leased = Chain(701, 710);
+  std::vector<catalog::BlockName> names;
+  for (const BlockKey& key : leased) names.push_back({key, 0});
+  const auto lease = loop->BlockOn(
+      node(0).store->Acquire({1, {std::byte{1}}}, slot, names, 600 * kSecond, After(kSecond), kNoWorthLimit));
+  ASSERT_TRUE(lease.has_value() && lease->lease != 0);
+  node(0).before_sent = [](Executor& on) -> Task<void> {
+    (void)co_await SleepUntil(on.Now().PlusUs(100'000));
+  };
+  const store::HandedOver given = Give(0, 60 * kSecond, true);
+  EXPECT_EQ(given.blocks, 80u);
+  EXPECT_EQ(given.left, 0u);
+  EXPECT_EQ(node(0).giver->counters().refused.value(), 0u);
 }
 
 // ---- room ----------------------------------------------------------------------------------------------

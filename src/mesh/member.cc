@@ -62,6 +62,12 @@ Member::Member(etcd::Etcd& etcd, net::Network& network, LocalStore& store, Membe
 
 Member::~Member() { tasks_.Drop(); }
 
+void Member::Abandon() {
+  peers_.SetListener(nullptr, {});
+  tasks_.Drop();
+  peers_.Close();
+}
+
 void Member::Told() {
   state_.heard[options_.process_number] = state_.own();
   peers_.TellApplied();
@@ -116,6 +122,8 @@ Task<void> Member::Leave(Instant deadline) {
   co_await follower_.StoreIsIdle();
   tasks_.Drop();
   co_await membership_.Leave(deadline);
+  // Nobody waits for what it says any more; it goes on until its store has ended, and answers nobody.
+  peers_.Close();
 }
 
 }  // namespace cistern::mesh

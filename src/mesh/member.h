@@ -91,6 +91,8 @@ class Member final : public CellRule {
   Task<Status> Trim(CellFloor floor) { return trimmer_.Trim(floor); }
   // Gives the membership back, so that the others need not wait for it to lapse; then it may be destroyed.
   Task<void> Leave(Instant deadline);
+  // The node dies, in simulation: nothing of what was under way is waited for, and nobody hears it any more.
+  void Abandon();
 
   const CellState& state() const { return state_; }
   const MemberOptions& options() const { return options_; }

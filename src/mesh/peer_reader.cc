@@ -506,6 +506,7 @@ Task<void> PeerReader::PublishAll(Fetch& fetch, Batch& batch) {
   for (const std::size_t block : batch.blocks) {
     // Behind one that did not come nothing can be reached.
     Status status = fetch.published_all ? Status() : fetch.failed;
+    bool own = false;
     const bool has_items = item != batch.items.end() && item->block == block;
     if (status.ok() && has_items && block > fetch.run->known) status = co_await CheckChain(*fetch.run, block);
     for (; item != batch.items.end() && item->block == block; ++item) {
@@ -518,7 +519,9 @@ Task<void> PeerReader::PublishAll(Fetch& fetch, Batch& batch) {
       if (!published) published = co_await Publish(fetch, *item);
       if (puts.Settles()) co_await puts.Settle();
       if (published->ok()) counters_.bytes.Add(bytes);
-      if (item->required) status = std::move(*published);
+      if (!item->required) continue;
+      status = std::move(*published);
+      own = item->status.ok();
     }
     End(fetch, block, status);
     const BlockKey& key = fetch.run->chain[block];
@@ -527,7 +530,7 @@ Task<void> PeerReader::PublishAll(Fetch& fetch, Batch& batch) {
       refusals_.Forget(fetch.run->incarnation, key);
       continue;
     }
-    if (fetch.published_all) refusals_.Note(fetch.run->incarnation, key, {fetch.run->peer, status});
+    if (fetch.published_all) refusals_.Note(fetch.run->incarnation, key, {fetch.run->peer, status, own});
     fetch.published_all = false;
     if (fetch.failed.ok()) fetch.failed = status;
   }
@@ -581,7 +584,7 @@ Task<void> PeerReader::FetchAll(std::shared_ptr<Fetch> shared) {
   }
   if (fetch.published_all && fetch.next < fetch.blocks.size())
     refusals_.Note(fetch.run->incarnation, fetch.run->chain[fetch.blocks[fetch.next]],
-                   {fetch.run->peer, fetch.failed});
+                   {fetch.run->peer, fetch.failed, true});
   for (; fetch.next < fetch.blocks.size(); ++fetch.next) End(fetch, fetch.blocks[fetch.next], fetch.failed);
   parts_.peers.ForgetEnded();
 }

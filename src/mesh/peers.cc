@@ -110,7 +110,7 @@ Peers::Peers(net::Network& network, std::unique_ptr<net::Listener> listener, std
       random_(seed),
       tasks_(network.executor()) {}
 
-Peers::~Peers() { tasks_.Drop(); }
+Peers::~Peers() { Close(); }
 
 void Peers::Start() {
   tasks_.Spawn(Accept());

@@ -44,8 +44,10 @@ class Peers final : public PeerLinks {
 
   Executor& executor() { return network_.executor(); }
 
-  // Accepts and dials, for ever.
+  // Accepts and dials, until Close.
   void Start();
+  // This member has left: no connection stands any more, and none comes.
+  void Close() { tasks_.Drop(); }
   // Says to all how far this member has come.
   void TellApplied();
   // Members that can be reached now.

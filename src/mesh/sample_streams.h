@@ -49,6 +49,8 @@ class SampleStreams final {
 
   void Start();
   Task<void> Close();
+  // As Sharing's.
+  void Abandon() { tasks_.Drop(); }
 
   // As PeerListener, of the types that are about samples.
   void Connected(std::uint64_t peer);

@@ -52,6 +52,12 @@ Task<void> Sharing::Close() {
   co_await reader_.Close();
 }
 
+void Sharing::Abandon() {
+  giver_.Abandon();
+  spreader_.Close();
+  streams_.Abandon();
+}
+
 void Sharing::SetMemory(std::uint64_t bytes) {
   reader_.SetMemory(bytes);
   spreader_.SetMemory(bytes);

@@ -44,7 +44,7 @@ class Sharing final : public PeerListener, public store::HandOver {
     Role role = Role::kEngine;
   };
   explicit Sharing(const Parts& parts);
-  // Close was awaited.
+  // Close was awaited, or Abandon called.
   ~Sharing() = default;
   Sharing(const Sharing&) = delete;
   Sharing& operator=(const Sharing&) = delete;
@@ -54,6 +54,8 @@ class Sharing final : public PeerListener, public store::HandOver {
   void Start();
   // Waits for the reads that are under way. It is told nothing any more, and asked nothing.
   Task<void> Close();
+  // The node dies, in simulation: nobody is asked anything any more, so that the connections may go.
+  void Abandon();
 
   // Where clients' matches and acquires go on.
   store::RemoteBlocks& blocks() { return blocks_; }

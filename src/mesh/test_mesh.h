@@ -220,6 +220,7 @@ struct TestNodeOptions {
   Role role = Role::kEngine;
   bool spreads = false;      // what it has, in the background
   std::uint32_t copies = 1;  // then: members that are to have a block
+  std::uint64_t tier_room_bytes = 1u << 20;
 };
 
 // A node with everything of this folder but etcd.
@@ -252,6 +253,7 @@ class MeshNode final : public PeerListener {
         arena_(arena_memory_.get(), geometry_),
         index_(index_memory_.get(), geometry_.bucket_count()),
         movers(words, loop.executor()),
+        tier_room_bytes_(options.tier_room_bytes),
         peers(options.bytes_a_second),
         tasks(loop.executor()) {
     std::memset(arena_memory_.get(), 0, geometry_.slots_offset());
@@ -316,6 +318,7 @@ class MeshNode final : public PeerListener {
   MeshNode& operator=(const MeshNode&) = delete;
 
   Executor& executor() { return loop.executor(); }
+  std::uint64_t memory_bytes() const { return geometry_.slots_bytes(); }
 
   void Connected(std::uint64_t peer) override {
     streams->Connected(peer);
@@ -390,6 +393,7 @@ class MeshNode final : public PeerListener {
   std::function<void(MatchReply&)> match_lie;
   int tears = 0;                                     // so many records that are sent next give way meanwhile
   std::function<Task<void>(Executor&)> before_find;  // a rail's question waits for it
+  std::function<Task<void>(Executor&)> before_sent;  // and what was found, held in memory
   Event forever;
   TestRule rule;
   RoomNotice room{.memory_bytes = 1u << 20};  // that it tells the others
@@ -406,6 +410,7 @@ class MeshNode final : public PeerListener {
       if (node_.stopped) co_await node_.forever.Wait();
       if (node_.before_find) co_await node_.before_find(node_.executor());
       Answer answer = co_await node_.server->Find(question, deadline);
+      if (node_.before_sent && answer.status.ok()) co_await node_.before_sent(node_.executor());
       if (node_.lie && answer.status.ok()) node_.lie(answer);
       co_return answer;
     }
@@ -420,7 +425,7 @@ class MeshNode final : public PeerListener {
   Task<Result<std::unique_ptr<tier::Tier>>> OpenTier(Executor& on, tier::JournalView journal) {
     tier::SimulatedTierOptions with;
     with.unit = 4096;
-    with.room_bytes = 1u << 20;
+    with.room_bytes = tier_room_bytes_;
     co_return std::make_unique<tier::SimulatedTier>(tier::SimulatedTier::Parts{on, media_, process_number},
                                                     with, journal);
   }
@@ -458,6 +463,7 @@ class MeshNode final : public PeerListener {
 
  private:
   tier::SimulatedMedia media_;
+  const std::uint64_t tier_room_bytes_;
   std::optional<memory::Slots> slots_;
   std::optional<catalog::Journal> journal_;
 

@@ -63,11 +63,12 @@ Identity IdentityOf(const CellKey& key) {
   return identity;
 }
 
-// A stranger's first message has it sign, on the thread that serves all: with RSA that takes up to
-// milliseconds.
-bool SignsQuickly(const EVP_PKEY* key) {
-  const int kind = EVP_PKEY_get_base_id(key);
-  return kind == EVP_PKEY_EC || kind == EVP_PKEY_ED25519;
+// In tens of microseconds. RSA and OpenSSL's other curves take hundreds, and up to milliseconds.
+bool IsQuick(const EVP_PKEY* key) {
+  std::array<char, 64> curve{};
+  return EVP_PKEY_is_a(key, "ED25519") == 1 ||
+         (EVP_PKEY_get_group_name(key, curve.data(), curve.size(), nullptr) == 1 &&
+          std::string_view(curve.data()) == "prime256v1");
 }
 
 }  // namespace
@@ -108,6 +109,7 @@ struct TlsContext::Inside {
     CellKey key;
   };
   std::vector<Named> keys;  // empty: certificates
+  bool signs_slowly = false;
   SslContext context;
 
   ~Inside() {
@@ -161,7 +163,16 @@ TlsContext::TlsContext(TlsContext&&) noexcept = default;
 TlsContext& TlsContext::operator=(TlsContext&&) noexcept = default;
 TlsContext::~TlsContext() = default;
 
+bool TlsContext::signs_slowly() const { return inside_->signs_slowly; }
+
 namespace {
+
+// A stranger's first message chooses among them, and has a key made of it: those of ffdhe8192 take 10 ms.
+// OpenSSL of a host with FIPS may lack X25519.
+bool LimitGroups(SSL_CTX* context) {
+  return SSL_CTX_set1_groups_list(context, "X25519:P-256") == 1 ||
+         SSL_CTX_set1_groups_list(context, "P-256") == 1;
+}
 
 // For both roles: 1.3 alone, one cipher suite, nothing that outlives a connection.
 Result<SslContext> MakeContext() {
@@ -169,7 +180,7 @@ Result<SslContext> MakeContext() {
   if (!context || SSL_CTX_set_min_proto_version(context.get(), TLS1_3_VERSION) != 1 ||
       SSL_CTX_set_max_proto_version(context.get(), TLS1_3_VERSION) != 1 ||
       SSL_CTX_set_ciphersuites(context.get(), "TLS_AES_128_GCM_SHA256") != 1 ||
-      SSL_CTX_set_num_tickets(context.get(), 0) != 1) {
+      SSL_CTX_set_num_tickets(context.get(), 0) != 1 || !LimitGroups(context.get())) {
     return Error(Code::kIoError, Text("TLS 1.3 is not to be had of this OpenSSL: ", TlsError()));
   }
   SSL_CTX_set_session_id_context(context.get(), kPurpose, sizeof(kPurpose));
@@ -213,15 +224,11 @@ Result<TlsContext> TlsContext::OfCertificates(const TlsCertificates& files) {
   SSL_CTX_set_default_passwd_cb(tls, [](char*, int, int, void*) { return -1; });
   if (SSL_CTX_use_PrivateKey_file(tls, files.private_key.c_str(), SSL_FILETYPE_PEM) != 1)
     return wrong("private key", files.private_key);
-  if (!SignsQuickly(SSL_CTX_get0_privatekey(tls)))
-    return Error(Code::kInvalid,
-                 Text("private key: ", files.private_key,
-                      " is no elliptic one, and would hold up the node for whoever connects; make one "
-                      "(openssl ecparam -name prime256v1 -genkey -noout), which any authority can certify"));
   if (SSL_CTX_check_private_key(tls) != 1)
     return Error(Code::kInvalid,
                  Text("private key: ", files.private_key, " is not that of ", files.certificate));
   auto inside = std::make_unique<Inside>();
+  inside->signs_slowly = !IsQuick(SSL_CTX_get0_privatekey(tls));
   inside->context = std::move(*context);
   return TlsContext(std::move(inside));
 }

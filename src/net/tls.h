@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // TLS 1.3 over a stream, by OpenSSL: who is at the other end holds the cell's key (RFC 8446, 2.2: a
 // pre-shared key with an ephemeral Diffie-Hellman exchange, so recorded traffic stays closed when the key
-// leaks later), or a certificate of the cell's authority. Both ends prove it. Older versions, other ways of
-// key exchange, tickets and early data are not offered.
+// leaks later), or a certificate of the cell's authority. Both ends prove it. Older versions, key exchange by
+// other groups than X25519 and P-256, tickets and early data are neither offered nor taken.
 #pragma once
 
 #include <array>
@@ -32,7 +32,7 @@ Result<CellKey> ReadCellKey(const std::string& path);
 struct TlsCertificates {
   std::string authority;    // of all members
   std::string certificate;  // this member's, with what leads to the authority
-  std::string private_key;  // elliptic, without a passphrase
+  std::string private_key;  // without a passphrase
 };
 
 enum class TlsRole : std::uint8_t { kClient, kServer };
@@ -51,6 +51,10 @@ class TlsContext final {
   TlsContext(TlsContext&&) noexcept;
   TlsContext& operator=(TlsContext&&) noexcept;
   ~TlsContext();
+
+  // The private key is neither of P-256 nor Ed25519: whoever connects, a stranger too, has it sign for
+  // hundreds of microseconds or for milliseconds, on the thread of the handshake.
+  bool signs_slowly() const;
 
  private:
   friend class TlsStream;

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <openssl/ssl.h>
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -133,14 +134,58 @@ TEST_F(TlsTest, AWrongFileIsNamed) {
   EXPECT_THAT(std::string(context.error().message()), HasSubstr("none.pem: No such file or directory"));
 }
 
-TEST_F(TlsTest, KeyThatSignsSlowlyOrIsEncryptedIsRefused) {
+TEST_F(TlsTest, EncryptedKeyIsRefused) {
+  const TlsCertificates files = TestAuthority(directory_).Issue("shut", EVP_EC_gen("P-256"), "word");
+  const auto context = TlsContext::OfCertificates(files);
+  ASSERT_FALSE(context.has_value());
+  EXPECT_EQ(context.error().code(), Code::kInvalid);
+  EXPECT_THAT(std::string(context.error().message()), HasSubstr(files.private_key));
+}
+
+TEST_F(TlsTest, KeyThatSignsSlowlyIsTakenAndSaid) {
   TestAuthority authority(directory_);
-  for (const TlsCertificates& files :
-       {authority.Issue("slow", EVP_RSA_gen(2048)), authority.Issue("shut", EVP_EC_gen("P-256"), "word")}) {
-    const auto context = TlsContext::OfCertificates(files);
-    ASSERT_FALSE(context.has_value());
-    EXPECT_EQ(context.error().code(), Code::kInvalid);
-    EXPECT_THAT(std::string(context.error().message()), HasSubstr(files.private_key));
+  const std::pair<EVP_PKEY*, bool> keys[] = {{EVP_EC_gen("P-256"), false},
+                                             {EVP_PKEY_Q_keygen(nullptr, nullptr, "ED25519"), false},
+                                             {EVP_EC_gen("P-384"), true},
+                                             {EVP_PKEY_Q_keygen(nullptr, nullptr, "ED448"), true},
+                                             {EVP_RSA_gen(2048), true}};
+  const TlsContext other = std::move(*TlsContext::OfCertificates(authority.Issue("other")));
+  for (const auto& [key, slow] : keys) {
+    const std::string kind = EVP_PKEY_get0_type_name(key);
+    const TlsContext context = std::move(*TlsContext::OfCertificates(authority.Issue("one", key)));
+    EXPECT_EQ(context.signs_slowly(), slow) << kind;
+    Shake(other, context);
+    EXPECT_TRUE(Agreed()) << kind;
+    pair_.Connect();
+  }
+  EXPECT_FALSE(OfKeys({Key(1)}).signs_slowly());
+}
+
+// A stranger's first message has the other side make a key of its group before anything is proved.
+TEST_F(TlsTest, P5GroupsThatTakeLongAreRefusedWithTheFirstMessage) {
+  const TlsContext server = std::move(*TlsContext::OfCertificates(TestAuthority(directory_).Issue("a")));
+  const std::pair<const char*, Code> groups[] = {{"ffdhe8192", Code::kDenied}, {"ffdhe2048", Code::kDenied},
+                                                 {"P-384", Code::kDenied},     {"P-521", Code::kDenied},
+                                                 {"X448", Code::kDenied},      {"X25519", Code::kTooLate},
+                                                 {"P-256", Code::kTooLate}};
+  for (const auto& [group, code] : groups) {
+    const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> made(SSL_CTX_new(TLS_client_method()),
+                                                                 &SSL_CTX_free);
+    const std::unique_ptr<SSL, decltype(&SSL_free)> ssl(SSL_new(made.get()), &SSL_free);
+    BIO* const out = BIO_new(BIO_s_mem());
+    SSL_set_bio(ssl.get(), BIO_new(BIO_s_mem()), out);
+    ASSERT_EQ(SSL_set1_groups_list(ssl.get(), group), 1);
+    EXPECT_EQ(SSL_connect(ssl.get()), -1);
+    std::vector<std::byte> hello(static_cast<std::size_t>(BIO_pending(out)));
+    ASSERT_GT(BIO_read(out, hello.data(), static_cast<int>(hello.size())), 0);
+    auto answering = TlsStream::Handshake(pair_.executor(), server, TlsRole::kServer, std::move(pair_.far),
+                                          pair_.After(1'000'000));
+    EXPECT_TRUE(
+        pair_.loop->BlockOn(SendAll(pair_.executor(), *pair_.near, hello, pair_.After(1'000'000))).ok());
+    server_ = pair_.loop->BlockOn(std::move(answering));
+    ASSERT_FALSE(server_.has_value());
+    EXPECT_EQ(server_.error().code(), code) << group << ": " << server_.error().message();
+    pair_.Connect();
   }
 }
 

@@ -10,6 +10,7 @@
 #include "base/event.h"
 #include "base/format.h"
 #include "base/limits.h"
+#include "base/nearest.h"
 #include "etcd/gateway.h"
 #include "node/cell_options.h"
 #include "node/inquiry.h"
@@ -62,6 +63,11 @@ Result<std::unique_ptr<Cell>> Cell::Start(const Parts& parts, const NodeOptions&
   auto tls = CellTls(options, cell->keys_);
   if (!tls) return Error(tls.error());
   cell->context_ = std::move(*tls);
+  if (cell->context_ && cell->context_->signs_slowly()) {
+    parts.log.Log(LogLevel::kWarning, "cell: cell_certificate_key: ", ShownPath(options.cell_certificate_key),
+                  " is neither of P-256 nor Ed25519, and signs so slowly that whoever connects holds up the "
+                  "node; a later release refuses it: make another (docs/cell.md)");
+  }
   if (cell->context_) network = &cell->tls_.emplace(cell->tcp_, *cell->context_);
   mesh::MemberOptions member;
   member.id = options.member;

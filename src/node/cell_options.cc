@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 
+#include "admin/http_server.h"
 #include "base/format.h"
 #include "base/nearest.h"
 #include "base/units.h"
@@ -95,6 +96,30 @@ const char* NameOfListens(const NodeOptions& options) {
   return options.cell_listen.empty() ? "cell_address" : "cell_listen";
 }
 
+std::uint16_t PortOf(std::string_view address) {
+  const std::string_view port = Split(address).port;
+  std::uint16_t number = 0;
+  (void)std::from_chars(port.data(), port.data() + port.size(), number);
+  return number;
+}
+
+// Who finds the port taken would look for another process.
+Status CheckHttpIsApart(const NodeOptions& options) {
+  if (options.http.empty()) return Status();
+  const auto http = admin::ParseHttpAddress("http", options.http);
+  if (!http) return http.error();
+  const std::string& listens = CellListens(options);
+  const int behind = http->port - PortOf(listens);
+  if (behind != 0 && behind != 1) return Status();
+  const auto is_every = [](std::string_view host) { return host == "0.0.0.0" || host == "[::]"; };
+  const std::string text = http->ToText();
+  const std::string_view one = Split(text).host, other = Split(listens).host;
+  if (one != other && !is_every(one) && !is_every(other)) return Status();
+  return Status(Code::kInvalid, Text("http: port ", http->port,
+                                     " is the cell's: ", behind == 0 ? "" : "the one behind that of ",
+                                     NameOfListens(options), ", ", listens, "; name another"));
+}
+
 Status CheckCertificates(const NodeOptions& options) {
   const bool none = options.cell_certificate.empty();
   if (options.cell_authority.empty() != none || options.cell_certificate_key.empty() != none)
@@ -136,7 +161,8 @@ Status CheckCellAccess(const NodeOptions& options) {
                                        net::TlsContext::kMaxCellKeys));
   if (options.etcd_certificate.empty() != options.etcd_key.empty())
     return Status(Code::kInvalid, "etcd_certificate and etcd_key: one is given without the other");
-  return Status();
+  const Status etcd = EtcdOptions(options).Validate();
+  return etcd.ok() ? etcd : Status(etcd.code(), Text("cell: ", etcd.message()));
 }
 
 Status CheckCellOptions(const NodeOptions& options) {
@@ -171,6 +197,7 @@ Status CheckCellOptions(const NodeOptions& options) {
                   Text("cell_rdma: ", Shown(options.cell_rdma),
                        " is neither off nor clear; clear says that blocks may travel over a device for RDMA, "
                        "which does not encrypt them"));
+  if (Status status = CheckHttpIsApart(options); !status.ok()) return status;
   return CheckCellAccess(options);
 }
 
@@ -241,10 +268,7 @@ etcd::GatewayOptions EtcdOptions(const NodeOptions& options) {
 }
 
 std::string RailAddress(const std::string& address) {
-  const auto [host, port] = Split(address);
-  std::uint16_t number = 0;
-  (void)std::from_chars(port.data(), port.data() + port.size(), number);
-  return Text(host, ":", number + 1);
+  return Text(Split(address).host, ":", PortOf(address) + 1);
 }
 
 std::string CellPrefix(const NodeOptions& options) { return Text("/cistern/", options.cell_name, "/"); }

@@ -52,9 +52,9 @@ Status CheckWithoutFlash(const OpenOptions& options) {
       {"discard_foreign", options.discard_foreign}};
   for (const auto& [name, is_given] : given) {
     if (is_given) {
-      return Status(
-          Code::kInvalid,
-          Text(name, ": is of flash, and this node has none; give it some (flash), or leave ", name, " out"));
+      return Status(Code::kInvalid,
+                    Text(name, ": is of flash, and none is given beside it; give some (flash), or leave ",
+                         name, " out"));
     }
   }
   return Status();

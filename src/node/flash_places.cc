@@ -7,11 +7,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 
 #include "base/format.h"
 #include "base/nearest.h"
 #include "base/units.h"
+#include "flash/format.h"
 #include "flash/open.h"
 #include "io/files.h"
 #include "memory/host_memory.h"
@@ -100,6 +102,20 @@ std::uint64_t BlockDeviceBytes(const std::string& path) {
   return end > 0 ? static_cast<std::uint64_t>(end) : 0;
 }
 
+// Of flash that is there, by the first superblock that can be read; 0: there is none. What is made anew
+// beside it has regions of the same size.
+std::uint64_t RegionBytesThere(const FlashPlaces& places) {
+  for (const flash::FlashDeviceOptions& device : places.devices) {
+    Fd fd(::open((device.path + "/flash").c_str(), O_RDONLY | O_CLOEXEC));
+    if (!fd.valid()) fd = Fd(::open(device.path.c_str(), O_RDONLY | O_CLOEXEC));
+    std::array<std::byte, flash::kSectorBytes> sector;
+    const ssize_t n = fd.valid() ? ::pread(fd.get(), sector.data(), sector.size(), 0) : -1;
+    if (n != static_cast<ssize_t>(sector.size())) continue;
+    if (const auto superblock = flash::DecodeSuperblock(sector)) return superblock->region_bytes;
+  }
+  return 0;
+}
+
 bool Same(const std::string& a, const std::string& b) {
   std::error_code ignored;
   return a == b || std::filesystem::equivalent(a, b, ignored);
@@ -153,11 +169,12 @@ Status CheckDevice(const FlashPlaces& places, std::size_t at) {
   };
   std::uint64_t smallest = UINT64_MAX;
   for (const auto& device : places.devices) smallest = std::min(smallest, bytes_of(device));
+  const std::uint64_t there = RegionBytesThere(places);
   const flash::FlashDeviceOptions& device = places.devices[at];
   struct stat info;
   const bool block_device = ::stat(device.path.c_str(), &info) == 0 && S_ISBLK(info.st_mode);
   const Status size =
-      flash::CheckBytes(device.path, bytes_of(device), flash::RegionBytesFor(smallest),
+      flash::CheckBytes(device.path, bytes_of(device), there != 0 ? there : flash::RegionBytesFor(smallest),
                         block_device ? std::optional(BlockDeviceBytes(device.path)) : std::nullopt);
   if (!size.ok() || block_device) return size;
   const std::string file = device.path + "/flash";

@@ -171,6 +171,10 @@ TEST(NodeOptions, WhatIsWrongWithACellIsNamedWithTheWayOut) {
   good.cell_address = "10.0.0.7:7420";
   good.cell_authority = good.cell_certificate = good.cell_certificate_key = "/none";
   EXPECT_TRUE(ResolveNodeOptions(good).ok());
+  for (const char* http : {"7419", "7422", "10.0.0.8:7421", "0"}) {
+    good.http = http;
+    EXPECT_TRUE(ResolveNodeOptions(good).ok()) << http;
+  }
   const std::pair<void (*)(NodeOptions&), const char*> wrong[] = {
       {[](NodeOptions& o) { o.member.clear(); }, "member: is not given"},
       {[](NodeOptions& o) { o.member = "a/b"; }, "member id 'a/b'"},
@@ -192,6 +196,14 @@ TEST(NodeOptions, WhatIsWrongWithACellIsNamedWithTheWayOut) {
        },
        "cell_key and cell_certificate"},
       {[](NodeOptions& o) { o.etcd_key = "/none"; }, "etcd_certificate and etcd_key"},
+      {[](NodeOptions& o) { o.etcd_certificate = o.etcd_key = "/none"; }, "so it must be https://"},
+      {[](NodeOptions& o) { o.cell = {"http://root:word@10.0.0.7:2379"}; },
+       "cell: etcd endpoint 10.0.0.7:2379: only host and port"},
+      {[](NodeOptions& o) { o.cell.assign(17, "http://10.0.0.7:2379"); }, "cell: etcd: 17 endpoints"},
+      {[](NodeOptions& o) { o.http = "7420"; },
+       "http: port 7420 is the cell's: cell_address, 127.0.0.1:7420"},
+      {[](NodeOptions& o) { o.http = "0.0.0.0:7421"; },
+       "http: port 7421 is the cell's: the one behind that of cell_address, 127.0.0.1:7420"},
       {[](NodeOptions& o) { o.cell.clear(); }, "member: is of a cell, and cell names none"},
       {[](NodeOptions& o) {
          o = NodeOptions();
@@ -365,9 +377,9 @@ TEST(FlashOptions, WhatSaysHowFlashIsUsedIsRefusedByNameWhereThereIsNone) {
     NodeOptions options;
     ASSERT_TRUE(SetNodeOption(options, name, name, text).ok());
     EXPECT_THAT(Message(ResolveNodeOptions(options)),
-                testing::StartsWith(name + ": is of flash, and this node has none; give it some"));
+                testing::StartsWith(name + ": is of flash, and none is given beside it; give some"));
     options.flash = {{"/mnt/a", 1u << 30}};
-    EXPECT_THAT(Message(ResolveNodeOptions(options)), testing::Not(HasSubstr("has none")));
+    EXPECT_THAT(Message(ResolveNodeOptions(options)), testing::Not(HasSubstr("is of flash")));
   }
 }
 

@@ -15,6 +15,8 @@ constexpr std::int64_t kRestUs = 50'000;
 constexpr int kStalledLooks = 600;
 // Rounds after which memory alone has no less than before: the lower tier gives up as much as it takes.
 constexpr int kInVain = 2;
+// Of memory, what is on offer at a time where the lower tier goes too.
+constexpr std::uint64_t kOfferedShare = 4;
 
 }  // namespace
 
@@ -55,7 +57,9 @@ Task<bool> Drain::Run(DrainOrder order) {
       if (number != number_) co_return false;
     }
     // Beside the writing: each may take all the time that there is.
-    giving.emplace(hand_over_->Give({.deadline = order.deadline, .lower_tier = order.lower_tier_goes}));
+    GiveOrder give{.deadline = order.deadline, .lower_tier = order.lower_tier_goes};
+    if (give.lower_tier) give.offered_bytes = context_.slots.bytes() / kOfferedShare;
+    giving.emplace(hand_over_->Give(give));
   }
   co_await CountAlone(number, order.deadline);
   if (writes) co_await WriteDown(number, order.deadline);

@@ -14,6 +14,9 @@ struct GiveOrder {
   Instant deadline;
   // What lies in the lower tier alone goes too, behind what memory has.
   bool lower_tier = false;
+  // Of bodies that are on offer at a time, or one offer: those who take them have them read from the lower
+  // tier, and memory has to have room for all of that.
+  std::uint64_t offered_bytes = ~std::uint64_t{0};
 };
 
 struct HandedOver {

@@ -176,8 +176,10 @@ TEST_F(CellNodes, WhatANodeHadOnFlashTheOthersHaveWhenItHasLeftForGood) {
   ComeTogether();
   nodes_[0].ns = AttachBlocks(*nodes_[0].store, "its own");
   constexpr std::size_t kLarge = 1u << 20;
-  // More than its memory has room for. Where the device is slow some are lost, and put again.
+  // More than its memory has room for. Where the device is slow some leave memory before they are written:
+  // they are put again, until none waits to be written and all are there.
   Until([&] {
+    const bool written = StatusNumber(*nodes_[0].store, "write_queue") == 0;
     for (std::uint64_t chain = 0; chain < 8; ++chain) {
       const std::uint64_t first = 100 * chain + 1;
       if (Match(nodes_[0], first, first + 9).blocks == 10) continue;
@@ -192,7 +194,7 @@ TEST_F(CellNodes, WhatANodeHadOnFlashTheOthersHaveWhenItHasLeftForGood) {
       there += match.blocks;
       for (const MatchRun& run : match.runs) below += run.where == Where::kFlash ? run.blocks : 0;
     }
-    return there == 80 && below >= 20;
+    return written && there == 80 && below >= 20;
   });
   const Status drains = nodes_[0].store->Drain({.flash_goes = true, .within_us = 300 * kSecond});
   ASSERT_TRUE(drains.ok()) << drains.ToString();
@@ -299,13 +301,15 @@ TEST_F(CellNodes, WhatLiesOnFlashIsReadFromThereByAnother) {
   Start("c");
   ComeTogether();
   constexpr std::size_t kLarge = 1u << 20;
-  // They leave memory for what comes later. Where the device is slow some are lost, and put again.
+  // They leave memory for what comes later. Where the device is slow some leave it before they are written,
+  // and what reads others from flash may have them do so: until none waits to be written and all are there.
   std::uint64_t last = 1'000;
   Until([&] {
+    const bool written = StatusNumber(*nodes_[0].store, "write_queue") == 0;
     const MatchResult match = Match(nodes_[0], 1, 20);
     std::uint32_t below = 0;
     for (const MatchRun& run : match.runs) below += run.where == Where::kFlash ? run.blocks : 0;
-    if (match.blocks == 20 && below >= 5) return true;
+    if (match.blocks == 20 && below >= 5) return written;
     if (match.blocks < 20) PutChain(nodes_[0], 1, 20, kLarge);
     // It may take the place of one of them.
     Put(nodes_[0], ++last, std::nullopt, kLarge);

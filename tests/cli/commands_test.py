@@ -6,19 +6,16 @@ Usage: commands_test.py BIN_DIR [unittest arguments]
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pathlib
-import random
 import re
 import shutil
-import socket
 import subprocess
 import unittest
 from typing import Any
 
-from programs import KEYS, Node, ProgramTest, run
+from programs import ENDS_WITH_US, KEYS, Node, ProgramTest, free_port, run
 
 DOCS = pathlib.Path(__file__).resolve().parent.parent.parent / "docs"
 TRACE = "generated:sessions=6,turns=3,seed=1"
@@ -51,16 +48,6 @@ def printed(value: Any) -> set[str]:
     if not isinstance(value, dict):
         return set()
     return set(value) | {name for key in value.keys() - OF_ITS_OWN for name in printed(value[key])}
-
-
-def free_port(ports: int = 1) -> int:
-    """The first of so many in a row that nobody uses now, below those that the system gives to connections."""
-    while True:
-        first = random.SystemRandom().randrange(10_000, 32_000)
-        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
-            for port in range(first, first + ports):
-                held.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            return first
 
 
 class Fields(ProgramTest):
@@ -159,9 +146,11 @@ class Fields(ProgramTest):
         for member in ("a", "b"):
             place = self.directory / member
             place.mkdir()
-            address = f"127.0.0.1:{free_port(2)}"
-            where = ("--cell", etcd, "--member", member, "--cell-address", address, "--cell-key", key)
-            nodes.append(Node(place, *where))
+            where = ("--cell", etcd, "--member", member, "--cell-key", key, "--cell-address")
+            nodes.append(Node(place, *where, f"127.0.0.1:{free_port(2)}"))
+            while "another process listens there" in nodes[-1].said:  # since the port was found free
+                nodes[-1].end()
+                nodes[-1].start(*where, f"127.0.0.1:{free_port(2)}")
             self.check_ready(nodes[-1])
         asked = ("--socket", nodes[0].socket)
         cell = self.json("cell", *asked)
@@ -186,7 +175,8 @@ class Fields(ProgramTest):
         log = self.directory / "log"
         with log.open("wb") as into:
             process = subprocess.Popen(
-                ["etcd", "--data-dir", self.directory / "etcd", "--logger", "zap", "--log-outputs", "stderr",
+                [*ENDS_WITH_US, "etcd", "--data-dir", self.directory / "etcd",
+                 "--logger", "zap", "--log-outputs", "stderr",
                  "--listen-client-urls", serves, "--advertise-client-urls", serves, "--listen-peer-urls", peers,
                  "--initial-advertise-peer-urls", peers, "--initial-cluster", f"default={peers}"],
                 stdout=into, stderr=into,

@@ -4,11 +4,14 @@ from BIN_DIR, a test's first argument, which importing this takes away."""
 
 from __future__ import annotations
 
+import contextlib
 import html.parser
 import json
 import os
 import pathlib
+import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -28,6 +31,16 @@ KEYS = [f"{i:032x}" for i in range(1, 9)]
 def run(*words: object, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
     command = [str(BIN / str(words[0])), *map(str, words[1:])]
     return subprocess.run(command, input=stdin, capture_output=True, timeout=TIMEOUT_S, check=False)
+
+
+def free_port(ports: int = 1) -> int:
+    """The first of so many in a row that nobody uses now, below those that the system gives to connections."""
+    while True:
+        first = random.SystemRandom().randrange(10_000, 32_000)
+        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
+            for port in range(first, first + ports):
+                held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
 
 
 class Node:

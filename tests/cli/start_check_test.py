@@ -9,12 +9,14 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import unittest
 
-from programs import BIN, TIMEOUT_S, Node, ProgramTest, run
+from programs import BIN, TIMEOUT_S, Node, ProgramTest, free_port, run
 
 
 def said_by(program: subprocess.CompletedProcess[bytes]) -> str:
@@ -36,7 +38,9 @@ class WhatAStartRefuses(ProgramTest):
         """Of a node that ends at once where it starts."""
         named: dict[str, object] = {"memory": "64MiB", "memory_dir": self.memory_dir, "socket": self.socket}
         named |= {"linger": "1ms", **settings}
-        self.config.write_text("".join(f"{name} = {json.dumps(str(value))}\n" for name, value in named.items()))
+        lines = [f"{name} = {json.dumps(value if isinstance(value, list) else str(value))}\n"
+                 for name, value in named.items()]
+        self.config.write_text("".join(lines))
 
     def start(self, *before: object, check: bool) -> subprocess.CompletedProcess[bytes]:
         words = [*before, BIN / "cisternd", *(["--check"] if check else []), "--config", self.config]
@@ -94,6 +98,39 @@ class WhatAStartRefuses(ProgramTest):
                 self.write(**settings)
                 self.assert_refused(text)
 
+    def openssl(self, command: str) -> None:
+        subprocess.run(command, shell=True, cwd=self.directory, capture_output=True, timeout=TIMEOUT_S, check=True)
+
+    @unittest.skipUnless(shutil.which("openssl"), "there is no openssl here")
+    def test_is_no_key_that_signs_slowly_of_which_it_warns(self) -> None:
+        page = (pathlib.Path(__file__).parents[2] / "docs" / "cell.md").read_text(encoding="utf-8")
+        request, = re.findall(r"(?m)^    (openssl req .*)$", page)
+        self.openssl("openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=ca -keyout ca.key -out ca.crt")
+        files = {name: self.directory / file for name, file in (
+            ("cell_authority", "ca.crt"), ("cell_certificate", "node.crt"), ("cell_certificate_key", "node.key"))}
+        for kind, slow in (("ec -pkeyopt ec_paramgen_curve:P-256", False), ("ed25519", False), ("rsa:2048", True)):
+            with self.subTest(kind):
+                self.openssl(request.replace("ec -pkeyopt ec_paramgen_curve:P-256", kind))
+                self.openssl("openssl x509 -req -in node.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out node.crt")
+                self.write(cell="http://127.0.0.1:1", member="one", cell_address=f"127.0.0.1:{free_port(2)}", **files)
+                self.assert_says(self.start(check=True), 0)
+                said = self.start(check=False)
+                self.assert_says(said, 0, "node ready")
+                self.assertEqual(f"cell_certificate_key: {files['cell_certificate_key']} is neither of P-256"
+                                 in said.stderr.decode(), slow)
+
+    @unittest.skipUnless(shutil.which("openssl"), "there is no openssl here")
+    def test_is_a_key_for_etcd_with_a_passphrase_for_which_nobody_is_asked(self) -> None:
+        self.openssl("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -passout pass:word -subj /CN=one "
+                     "-keyout etcd.key -out etcd.crt")
+        with socket.create_server(("127.0.0.1", 0)) as etcd:
+            words = ("cell", "new-history", "--cell", f"https://127.0.0.1:{etcd.getsockname()[1]}",
+                     "--etcd-certificate", self.directory / "etcd.crt", "--etcd-key", self.directory / "etcd.key")
+            said = subprocess.run([BIN / "cistern", *words], stdin=subprocess.DEVNULL, capture_output=True,
+                                  timeout=TIMEOUT_S, check=False, start_new_session=True)  # without a terminal either
+        self.assert_says(said, 1, "etcd.key")
+        self.assertNotIn(b"pass phrase", said.stderr)
+
     def test_of_the_host_is_said_too(self) -> None:
         self.write()
         self.assert_refused("raise that limit (ulimit -f", "prlimit", "--fsize=1048576")
@@ -104,6 +141,15 @@ class WhatAStartRefuses(ProgramTest):
         first, second = result.stderr.decode().splitlines()
         self.assertEqual((first, result.returncode), (second, 2))
         self.assertIn("--shm-size", first)
+
+    def test_of_a_device_beside_flash_that_is_there_is_said_by_its_regions(self) -> None:
+        first, second = self.disk / "first", self.disk / "second"
+        first.mkdir()
+        second.mkdir()
+        self.write(flash=f"{first}:4GiB")  # with regions of 64 MiB
+        self.assert_says(self.start(check=False), 0)
+        self.write(flash=[f"{first}:4GiB", f"{second}:128MiB"])
+        self.assert_refused("size is 128MiB and must be at least")
 
     def test_is_not_what_its_own_node_has(self) -> None:
         """For a reload the same settings are checked while their node runs: it is who listens, and who has the lock."""

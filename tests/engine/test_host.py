@@ -36,16 +36,17 @@ def test_file_of_an_image_that_has_no_change_times_is_read_each_time(
     assert not digests.digests_folder().exists()
 
 
-def test_work_for_which_there_is_no_thread_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("why", [RuntimeError("can't start new thread"), MemoryError(), OSError(errno.EINVAL, "CPUs")])
+def test_work_for_which_there_is_no_thread_fails_alone(monkeypatch: pytest.MonkeyPatch, why: Exception) -> None:
     """The engine's thread submits it, and would end with what it raised."""
 
     def start(self: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
+        raise why
 
     beside = Beside("test")
     with monkeypatch.context() as full:
         full.setattr(threading.Thread, "start", start)
-        assert "can't start" in str(beside.submit(0, lambda: 1).exception(WATCHDOG_S))
+        assert beside.submit(0, lambda: 1).exception(WATCHDOG_S) is why
     assert beside.submit(0, lambda: 2).result(WATCHDOG_S) == 2
     beside.close()
 

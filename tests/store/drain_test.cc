@@ -50,10 +50,11 @@ class DrainTest : public store::BlockStoreTest {
   }
   Task<void> RunDrain(Executor&, store::DrainOrder order) { ended = co_await t->store->drain().Run(order); }
   Task<void> Nap(Executor& executor, std::int64_t us) { co_await SleepUntil(executor.Now().PlusUs(us)); }
-  void Begin(bool memory_goes, std::int64_t within_us = kMinuteUs) {
+  void Begin(bool memory_goes, std::int64_t within_us = kMinuteUs, bool lower_tier_goes = false) {
     ended.reset();
-    running->Spawn(RunDrain(t->loop->executor(),
-                            {.memory_goes = memory_goes, .deadline = t->clock.Now().PlusUs(within_us)}));
+    running->Spawn(RunDrain(t->loop->executor(), {.memory_goes = memory_goes,
+                                                  .lower_tier_goes = lower_tier_goes,
+                                                  .deadline = t->clock.Now().PlusUs(within_us)}));
   }
   void Step() {
     t->Run(Nap(t->loop->executor(), 10'000));
@@ -250,7 +251,10 @@ struct Takes final : store::HandOver {
   explicit Takes(const store::TestStore& store) : of(store) {}
   void SetDraining(bool) override {}
   void Stop() override {}
-  Task<store::HandedOver> Give(store::GiveOrder) override { return Taken(of.loop->executor()); }
+  Task<store::HandedOver> Give(store::GiveOrder order) override {
+    last = order;
+    return Taken(of.loop->executor());
+  }
   Task<store::HandedOver> Taken(Executor&) {
     ++orders;
     const std::uint64_t blocks = of.store->Serves(0) ? takes : 0;
@@ -260,6 +264,7 @@ struct Takes final : store::HandOver {
   const store::TestStore& of;
   std::uint64_t takes = 0;
   int orders = 0;
+  store::GiveOrder last;
 };
 
 TEST_F(DrainTest, WhatOtherNodesLeftTheyAreOfferedByTheNextOrder) {
@@ -284,6 +289,25 @@ TEST_F(DrainTest, WhatOtherNodesLeftTheyAreOfferedByTheNextOrder) {
   EXPECT_TRUE(*ended);
   EXPECT_TRUE(drain().complete());
   EXPECT_EQ(others.orders, 2);
+  End();
+  t->store->drain().SetHandOver(nullptr);
+}
+
+// What lies there is read into memory to be sent.
+TEST_F(DrainTest, NodeWhoseFlashGoesTooOffersNoMoreAtATimeThanAShareOfItsMemory) {
+  Start();
+  PutChain(0, 9, kBytes);
+  Takes others(*t);
+  others.takes = 10;
+  t->store->drain().SetHandOver(&others);
+  Begin(true);
+  Await();
+  EXPECT_EQ(others.last.offered_bytes, UINT64_MAX);
+  Begin(true, kMinuteUs, true);
+  Await();
+  EXPECT_TRUE(others.last.lower_tier);
+  EXPECT_GT(others.last.offered_bytes, 0u);
+  EXPECT_LT(others.last.offered_bytes, t->slots->bytes() / 2);
   End();
   t->store->drain().SetHandOver(nullptr);
 }

@@ -62,7 +62,7 @@ class Beside:
                     with unbound(beside=True):
                         threading.Thread(target=self._run, name=self._name, daemon=True).start()
                     self._threads += 1
-                except RuntimeError as error:
+                except Exception as error:  # of the CPUs as of the thread
                     if not self._threads:
                         self._ready.remove(lane)
                         del self._lanes[lane]

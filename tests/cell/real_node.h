@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+// A node of a simulated cell of which all is real but threads and the ring: store, journal, flash, member,
+// sharing and rails, put together as node/cell.h does it, on a loop, a network, a disk and an etcd that the
+// nodes of a cell share. Its process may be killed at any moment and started again, with its memory or not.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arena/reader.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "base/task_group.h"
+#include "etcd/simulated.h"
+#include "flash/flash_tier.h"
+#include "io/simulated_loop.h"
+#include "mesh/local_block_store.h"
+#include "mesh/member.h"
+#include "mesh/peer_rails.h"
+#include "mesh/shared_names.h"
+#include "mesh/sharing.h"
+#include "mesh/store_keeper.h"
+#include "mesh/test_served.h"
+#include "net/simulated_network.h"
+#include "store/drain.h"
+#include "store/test_store.h"
+
+namespace cistern::mesh {
+
+// What nodes share. Borrowed; outlives their processes.
+struct RealWorld {
+  SimulatedClock& clock;
+  io::SimulatedLoop& loop;
+  net::SimulatedNetwork& network;
+  etcd::SimulatedEtcd& etcd;
+  Logger& log;
+  Random& random;
+};
+
+struct RealNodeOptions {
+  catalog::StoreOptions store;
+  std::uint64_t flash_bytes = 4u << 20;
+  std::uint32_t copies = 1;  // members that are to have a block
+  Role role = Role::kEngine;
+};
+
+class RealNode final {
+ public:
+  RealNode(std::string name, RealNodeOptions options)
+      : id(std::move(name)),
+        options_(std::move(options)),
+        arena_memory_(Reserve(geometry_.file_bytes())),
+        index_memory_(Reserve(geometry_.index_bytes())),
+        arena_(arena_memory_.get(), geometry_),
+        index_(index_memory_.get(), geometry_.bucket_count()) {
+    ForgetMemory();
+  }
+  RealNode(const RealNode&) = delete;
+  RealNode& operator=(const RealNode&) = delete;
+
+  bool running() const { return process_ != nullptr; }
+  // Not from within a task: it waits until what is there was recovered.
+  void Start(const RealWorld& world) {
+    late_.LandAll();
+    process_ = std::make_unique<Process>(*this, world);
+  }
+  // Nothing is copied any more, until it is killed.
+  void HoldMovers() { process_->movers.paused = true; }
+  // kill -9, not from within a task. What its disk was asked for lands before the next start, but for some by
+  // chance.
+  void Kill() {
+    if (!running()) return;
+    const RealWorld world = process_->world;
+    RunReady(world.loop.executor());
+    late_ = world.loop.KillOwnerOf(id + "/", [this](const void* data, std::size_t bytes) {
+      const auto* at = static_cast<const std::byte*>(data);
+      return at >= arena_memory_.get() && at + bytes <= arena_memory_.get() + geometry_.file_bytes();
+    });
+    late_.CancelSome(world.random);
+    process_.reset();
+    world.network.Stop(id);
+  }
+  // What has ended is told of first.
+  static void RunReady(Executor& executor) {
+    while (executor.has_ready()) executor.RunReady(64);
+  }
+  // The power is gone, for the loop too: after RunReady.
+  void Crash() { process_.reset(); }
+  // Its host has started anew, while it is not running.
+  void ForgetMemory() {
+    late_.LandAll();
+    std::memset(arena_memory_.get(), 0, geometry_.slots_offset());
+    std::memset(index_memory_.get(), 0, geometry_.index_bytes());
+  }
+
+  store::BlockStore& store() { return *process_->store; }
+  Member& member() { return *process_->member; }
+  Sharing& sharing() { return *process_->sharing; }
+  // Of clients: they end with the process.
+  TaskGroup& calls() { return process_->calls; }
+  // Where it has the namespace; none: it has not.
+  std::optional<std::uint32_t> SlotOf(const SharedNamespace& name) const {
+    return process_->names.DroppedSlotOf(name);
+  }
+  // The block as a client of the node reads it from memory; none: it finds none there.
+  std::optional<std::vector<std::byte>> Read(std::uint32_t slot, const BlockKey& key) {
+    arena::Reader<arena::RealWords> reader(words_, arena_, index_);
+    const arena::ReadCall call = reader.Begin(slot, process_->world.clock.Wall().seconds);
+    const auto found = reader.Find(call, 0, key);
+    const auto record = std::make_unique<arena::OpenRecord>();
+    if (!found || reader.Open(call, {key, 0, 1}, &*found, *record) != arena::ReadOutcome::kHit)
+      return std::nullopt;
+    std::vector<std::byte> body(record->seal.body_bytes());
+    const std::span<std::byte> pieces[] = {body};
+    const bool hit = reader.CopyRange(*record, {{0, 0, body.size()}, pieces}) == arena::ReadOutcome::kHit;
+    return hit && reader.StillGood(*record) ? std::optional(std::move(body)) : std::nullopt;
+  }
+  // Of a view that is leased.
+  const std::byte* slot(arena::Place place) const { return arena_.slot(place); }
+
+  const std::string id;
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+  static std::byte* Reserve(std::uint64_t bytes) {
+    return static_cast<std::byte*>(
+        std::aligned_alloc(arena::kSlotsBoundary, arena::RoundUp(bytes, arena::kSlotsBoundary)));
+  }
+
+  // Rails on the loop of the core: what mesh/rail_thread.h does on another.
+  class Rails final : public BlockRails {
+   public:
+    Rails(net::Network& network, const PeerLinks& links) : rails_(network), links_(links) {}
+    Executor& executor() { return rails_.executor(); }
+    Task<Status> Read(std::uint64_t peer, std::span<const net::ConstPiece> questions, net::RailSink& sink,
+                      Instant deadline) override {
+      rails_.SetAddress(peer, links_.RailAddress(peer));
+      co_return co_await rails_.Read(peer, questions, sink, deadline);
+    }
+    void Forget(std::uint64_t peer) { rails_.Forget(peer); }
+
+   private:
+    PeerRails rails_;
+    const PeerLinks& links_;
+  };
+
+  // In the order in which its parts stand on each other.
+  struct Process {
+    Process(RealNode& of, const RealWorld& on)
+        : node(of),
+          world(on),
+          movers(of.words_, on.loop.executor()),
+          slots(of.words_, of.arena_),
+          journal(on.loop, of.id + "/journal", on.random.Next()),
+          store(std::make_unique<store::BlockStore>(
+              store::BlockStore::Parts{
+                  on.loop.executor(), on.clock, of.words_, slots, of.index_, movers, journal, on.log,
+                  [this](tier::JournalView known) { return OpenFlash(std::move(known)); }},
+              of.options_.store)),
+          recovered(on.loop.BlockOn(store->Recover())),
+          names(on.loop.executor(), *store, "default"),
+          local(on.loop.executor(), *store, names),
+          client(on.etcd.Client(of.id)),
+          network(on.network.Host(of.id)),
+          member(StartMember()),
+          rails(*network, member->links()),
+          keeper(on.loop.executor(), *store, catalog::Caller{1u << 20, store::kSourceOwner}),
+          view(*member, names, *store),
+          server({on.loop.executor(), on.clock, arena::Reader<arena::Words>(of.words_, of.arena_, of.index_),
+                  view, keeper}),
+          listener(std::move(*network->Listen(of.id + ":2"))),
+          sharing(std::make_unique<Sharing>(
+              Sharing::Parts{on.loop.executor(), on.clock, *store, *member, names, member->links(), rails,
+                             of.geometry_.slots_bytes(), on.random.Next(), 0,
+                             member->options().process_number, of.options_.role})),
+          tasks(on.loop.executor()),
+          calls(on.loop.executor()) {
+      CISTERN_ASSERT(recovered.ok());
+      sharing->SetCopies({{.members = of.options_.copies}});
+      member->SetListener(&*sharing, of.id + ":2");
+      store->drain().SetHandOver(&*sharing);
+      sharing->Start();
+      tasks.Spawn(ServeRails());
+      tasks.Spawn(Tick());
+      tasks.Spawn(Publish());
+    }
+    // As a kill.
+    ~Process() {
+      movers.Abandon();
+      store->Abandon();
+      calls.Drop();
+      sharing->Abandon();
+      member->Abandon();
+      tasks.Drop();
+      sharing.reset();
+    }
+    Process(const Process&) = delete;
+    Process& operator=(const Process&) = delete;
+    Executor& executor() { return world.loop.executor(); }
+
+    Task<Result<std::unique_ptr<tier::Tier>>> OpenFlash(tier::JournalView view_of_journal) {
+      flash::FlashOptions options;
+      options.region_bytes = 256u << 10;
+      options.devices.push_back({node.id + "/flash", node.options_.flash_bytes});
+      return flash::OpenFlash({world.loop, world.log, [this] { return world.random.Next(); }}, options,
+                              std::move(view_of_journal));
+    }
+    std::unique_ptr<Member> StartMember() {
+      MemberOptions options;
+      options.id = node.id;
+      options.listen = node.id + ":1";
+      options.boot_id.fill(std::byte{1});
+      options.process_number = world.random.Next() | 1;
+      options.etcd_is_ours = true;
+      return std::move(*Member::Start(*client, *network, local, std::move(options)));
+    }
+    Task<void> ServeRails() {
+      for (;;) {
+        auto stream = co_await listener->Accept(Instant::Never());
+        if (stream) tasks.Spawn(ServeOne(std::move(*stream)));
+      }
+    }
+    Task<void> ServeOne(std::unique_ptr<net::Stream> stream) {
+      (void)co_await net::ServeRail(*stream, server, nullptr);
+    }
+    Task<void> Tick() {
+      for (;;) {
+        while (store->Tick()) co_await Yield();
+        (void)co_await SleepUntil(executor().Now().PlusUs(1'000));
+      }
+    }
+    // As Cell::Publish.
+    Task<void> Publish() {
+      std::set<std::uint64_t> known;
+      for (;;) {
+        store->SetTerm(member->valid_until());
+        co_await names.Refresh();
+        std::set<std::uint64_t> now;
+        for (const auto& [id, value] : member->state().view.members) now.insert(value.process_number);
+        for (const std::uint64_t peer : known) {
+          if (member->Reaches(peer)) now.insert(peer);
+          if (now.contains(peer)) continue;
+          sharing->Forget(peer);
+          rails.Forget(peer);
+        }
+        known = std::move(now);
+        (void)co_await member->Changed(executor().Now().PlusUs(50'000));
+      }
+    }
+
+    RealNode& node;
+    const RealWorld world;
+    store::InlineMovers movers;
+    memory::Slots slots;
+    catalog::Journal journal;
+    std::unique_ptr<store::BlockStore> store;
+    const Status recovered;
+    SharedNames names;
+    LocalBlockStore local;
+    const std::unique_ptr<etcd::Etcd> client;
+    const std::unique_ptr<net::Network> network;
+    const std::unique_ptr<Member> member;
+    Rails rails;
+    StoreKeeper keeper;
+    TestServed view;
+    BlockServer server;
+    const std::unique_ptr<net::Listener> listener;
+    std::unique_ptr<Sharing> sharing;
+    TaskGroup tasks, calls;
+  };
+
+  const RealNodeOptions options_;
+  arena::RealWords words_;
+  const arena::Geometry geometry_{4096, 4};
+  const std::unique_ptr<std::byte, Free> arena_memory_, index_memory_;
+  arena::ArenaSpace arena_;
+  arena::IndexSpace index_;
+  io::LateIo late_;
+  std::unique_ptr<Process> process_;
+};
+
+}  // namespace cistern::mesh
