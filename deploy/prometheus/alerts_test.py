@@ -7,9 +7,11 @@ Usage: alerts_test.py BIN_DIR DIRECTORY_OF_PROMETHEUS_AND_PROMTOOL [unittest arg
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
+import random
 import re
 import signal
 import socket
@@ -158,9 +160,12 @@ class OnSeries(unittest.TestCase):
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """Below those that the system gives to connections."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_000)
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return port
 
 
 class OnANode(unittest.TestCase):

@@ -84,7 +84,7 @@ def test_read_of_blocks_on_flash_is_bit_exact(store: cistern.Store, namespace: c
 def test_get_and_views_of_blocks_on_flash(store: cistern.Store, namespace: cistern.Namespace) -> None:
     first, second = on_flash(store, namespace, 2)
     assert store.get(namespace, KEYS[first]) == body(first)
-    with store.acquire(namespace, [KEYS[second], NO_KEY, KEYS[first]], lease_us=FOREVER_US) as lease:
+    with store.acquire(namespace, [KEYS[second], NO_KEY, KEYS[first]], lease_us=60_000_000) as lease:
         assert [view and view.tobytes() for view in lease] == [body(second), None, body(first)]
 
 
@@ -104,7 +104,8 @@ def test_load_of_blocks_on_flash_into_pages(store: cistern.Store, namespace: cis
     memory = bytearray(len(numbers) * BLOCK_BYTES)
     pages = cistern.Pages.over([memory], [(0, 0, BLOCK_BYTES, BLOCK_BYTES)], pages=len(numbers))
     with cistern.Transfers(store) as transfers:
-        transfers.submit_load(namespace, [KEYS[number] for number in numbers], pages, range(len(numbers)))
+        keys = [KEYS[number] for number in numbers]
+        transfers.submit_load(namespace, keys, pages, range(len(numbers)), deadline_us=FOREVER_US)
         (done,) = transfers.wait(TIMEOUT_S)
     assert done.outcomes == bytes(len(numbers)), done.message
     assert all(pages.gather(page) == body(number) for page, number in enumerate(numbers))

@@ -237,12 +237,20 @@ TEST_F(RealEtcdTest, AnotherEndpointAnswersForOneThatIsGoneOrStandsStill) {
 TEST_F(RealEtcdTest, TlsNeedsAnAuthorityThatKnowsTheServer) {
   TestEtcd server({"--auto-tls"}, "https");
   ASSERT_EQ(server.Start().ToString(), "ok");
-  const Status stranger = StatusOf(Put(*Open(server.endpoint()), "k", "1"));
-  EXPECT_EQ(stranger.code(), Code::kGone);
+  // On a loaded host a handshake may take longer than a connection has for it.
+  const auto is_late = [](const Status& status) {
+    return status.message().find("timeout") != std::string_view::npos;
+  };
+  Status stranger;
+  do {
+    stranger = StatusOf(Put(*Open(server.endpoint()), "k", "1"));
+    EXPECT_EQ(stranger.code(), Code::kGone);
+  } while (is_late(stranger));
   EXPECT_THAT(std::string(stranger.message()), HasSubstr("certificate"));
   const auto etcd = Open({.endpoints = {server.endpoint()},
                           .authorities_file = server.directory() + "/data/fixtures/client/cert.pem"});
-  const auto put = Put(*etcd, "k", std::string(100'000, 'x'));
+  auto put = Put(*etcd, "k", std::string(100'000, 'x'));
+  while (is_late(StatusOf(put))) put = Put(*etcd, "k", std::string(100'000, 'x'));
   ASSERT_TRUE(put) << put.error().ToString();
   const auto events = loop_->BlockOn(etcd->WatchFrom({"k", ""}, 1)->Next(Soon()));
   ASSERT_TRUE(events) << events.error().ToString();

@@ -24,6 +24,7 @@
 #include "base/assert.h"
 #include "base/fd.h"
 #include "base/format.h"
+#include "base/random.h"
 #include "base/test_directory.h"
 #include "cistern/status.h"
 
@@ -90,15 +91,20 @@ class TestEtcd {
   void Restore(const std::string& name) { Copy(directory_.path() + "/" + name, directory_.path() + "/data"); }
 
  private:
+  // Below those that the system gives to connections: one of them would keep it from an etcd that is started
+  // again, and a node that looks for one that is gone would find itself there.
   static std::uint16_t FreePort() {
-    const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    CISTERN_ASSERT(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), size) == 0);
-    CISTERN_ASSERT(::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0);
-    return ntohs(address.sin_port);
+    constexpr std::uint64_t kLowest = 10'000, kHighest = 19'999;
+    static Random random(static_cast<std::uint64_t>(::getpid()));
+    for (;;) {
+      const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      sockaddr_in address{};
+      address.sin_family = AF_INET;
+      address.sin_port = htons(static_cast<std::uint16_t>(random.Between(kLowest, kHighest)));
+      address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0)
+        return ntohs(address.sin_port);
+    }
   }
   static void Copy(const std::string& from, const std::string& to) {
     std::filesystem::remove_all(to);

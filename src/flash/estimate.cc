@@ -86,7 +86,9 @@ Estimate::Expected Estimate::Expect(std::uint64_t bytes, Instant now) const {
   expected.work = ahead_ + Work(bytes);
   const double first_us = kFirstBaseUs + kFirstWorkUs * expected.work;
   const Line* line = Nearest(expected.line);
-  expected.us = line == nullptr ? first_us : std::max(1.0, line->At(expected.work) * factor_);
+  const double most_us = kMostOfLately * std::max(longest_us_, slowest_us_ * expected.work);
+  expected.us =
+      line == nullptr ? first_us : std::clamp(line->At(expected.work) * factor_, 1.0, std::max(1.0, most_us));
   if (reads_ == 0 && now.UsSince(last_) > kRestUs) expected.us = std::min(expected.us, first_us);
   return expected;
 }
@@ -111,6 +113,8 @@ void Estimate::Ended(const Expected& expected, std::uint64_t bytes, Instant now,
   last_ = now;
   if (!learn) return;
   const double took = std::max(1.0, static_cast<double>(now.NsSince(expected.at)) / 1000);
+  longest_us_ = std::max(took, longest_us_ * kKept);
+  slowest_us_ = std::max(took / expected.work, slowest_us_ * kKept);
   Line& line = lines_[expected.line];
   const double us = took / factor_;
   if (line.seen == 0) {

@@ -9,6 +9,10 @@
 // On top of that comes a factor for the moment. It follows the last reads, and goes at once to where several
 // in a row were: a device that has just become slower (its own housekeeping, another user) is slower for all.
 //
+// What a line learned of a slow device while the factor was still that of a quick one would count twice when
+// the factor follows. So no read is expected to take longer than kMostOfLately times what reads took lately,
+// of as many bytes or each byte.
+//
 // An estimate that refuses every read would stay what it is, since only reads teach. So of a device that has
 // been at rest for kRestUs no more is expected than of one that nobody has read: that read tells.
 #pragma once
@@ -25,6 +29,7 @@ class Estimate {
   // As a line: a read that has been told of.
   static constexpr std::uint16_t kEnded = 0xffff;
   static constexpr std::int64_t kRestUs = 1'000'000;
+  static constexpr double kMostOfLately = 2;
 
   // What was expected of a read when it came.
   struct Expected {
@@ -74,8 +79,9 @@ class Estimate {
 
   std::uint32_t reads_ = 0;  // in the queue and at the device
   std::uint32_t writes_ = 0;
-  double ahead_ = 0;   // work of the reads
-  double lately_ = 1;  // the most reads, fading
+  double ahead_ = 0;                        // work of the reads
+  double lately_ = 1;                       // the most reads, fading
+  double longest_us_ = 0, slowest_us_ = 0;  // what reads took at most, fading: one of them, and its work
   std::array<Line, 2 * kBusy * kQueues> lines_{};
   bool seen_ = false;
   Instant last_;  // end of a read

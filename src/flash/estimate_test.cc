@@ -159,6 +159,26 @@ TEST(FlashEstimate, AFirstReadThatWaitedForTheHostMakesNoByteSlow) {
   EXPECT_LT(estimate.Us(2u << 20, At(300'000)), 320'000);
 }
 
+// As where credits of a volume are used up. Reads beside a write come for the first time when it is slow.
+TEST(FlashEstimate, WhatADeviceBecameSlowerByCountsOnceOfReadsThatCameFirstWhenItHad) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    Random random(seed);
+    Estimate estimate;
+    double now = 0;
+    for (int n = 0; n < 300; ++n) {
+      const bool slow = n >= 100, beside = slow && (n < 104 || random.Chance(0.1));
+      if (beside) estimate.WriteBegan();
+      const double took = (slow ? 300'000 : 3'000) * (0.95 + 0.1 * random.Unit());
+      const auto expected = estimate.Came(1u << 20, At(now));
+      if (n >= 120) {
+        EXPECT_LT(expected.us, 3 * took) << "seed " << seed << ", read " << n;
+      }
+      estimate.Ended(expected, 1u << 20, At(now += took), true);
+      if (beside) estimate.WriteEnded();
+    }
+  }
+}
+
 TEST(FlashEstimate, AReadAfterASecondOfRestIsNotRefusedForWhatWasBefore) {
   Estimate estimate;
   double now = 0;

@@ -193,41 +193,53 @@ class OneSink final : public RailSink {
   Status end;
 };
 
-TEST_F(LibfabricTest, ARailsBodiesComeOverTheDeviceAndOverTheStreamWhereItFails) {
+// kTooLate: the device was late, as on a loaded host, and the rail asks it no more.
+Status ReadOverDeviceAndStream(io::Loop& loop, Libfabric& holder, Libfabric& asker) {
   const std::vector<std::byte> memory = Filled(5 * kMiB + 77, 3);
-  auto holder = Open(), asker = Open();
-  ASSERT_TRUE(holder && asker);
-  ASSERT_TRUE(holder->Register(memory).ok());
-  TcpNetwork network(*loop_);
+  EXPECT_TRUE(holder.Register(memory).ok());
+  const auto after = [&](std::int64_t us) { return loop.clock().Now().PlusUs(us); };
+  TcpNetwork network(loop);
   auto listener = std::move(*network.Listen("127.0.0.1:0"));
-  auto near = std::move(*loop_->BlockOn(network.Connect(listener->address(), After(20'000'000))));
-  auto far = std::move(*loop_->BlockOn(listener->Accept(After(20'000'000))));
-  OneBlock source(executor(), memory);
-  auto serving = ServeRail(*far, source, &*holder);
+  auto near = std::move(*loop.BlockOn(network.Connect(listener->address(), after(20'000'000))));
+  auto far = std::move(*loop.BlockOn(listener->Accept(after(20'000'000))));
+  OneBlock source(loop.executor(), memory);
+  auto serving = ServeRail(*far, source, &holder);
+  Status by_device;
   {
     Counter fetched;
-    asker->CountIn(fetched);
-    RailReader reader(std::move(near), &*asker);
+    asker.CountIn(fetched);
+    RailReader reader(std::move(near), &asker);
     const std::array<std::byte, 1> question{};
     const ConstPiece asked(question);
     const auto read = [&] {
       OneSink sink;
-      const Status status = loop_->BlockOn(reader.Read({&asked, 1}, sink, After(20'000'000)));
+      const Status status = loop.BlockOn(reader.Read({&asked, 1}, sink, after(20'000'000)));
       EXPECT_TRUE(status.ok()) << status.ToString();
       EXPECT_TRUE(sink.end.ok()) << sink.end.ToString();
       EXPECT_TRUE(sink.body == memory);
     };
     // The first may be asked before the other side has said what it has.
     while (fetched.value() == 0 && reader.fabric_status().ok()) read();
-    EXPECT_TRUE(reader.fabric_status().ok()) << reader.fabric_status().ToString();
-    holder->Deregister(memory);
+    by_device = reader.fabric_status();
+    holder.Deregister(memory);
     const std::uint64_t before = fetched.value();
     read();
     EXPECT_EQ(fetched.value(), before) << "what is not registered comes over the stream";
     reader.Close();
   }
   far->Close();
-  (void)loop_->BlockOn(std::move(serving));
+  (void)loop.BlockOn(std::move(serving));
+  return by_device;
+}
+
+TEST_F(LibfabricTest, ARailsBodiesComeOverTheDeviceAndOverTheStreamWhereItFails) {
+  Status status(Code::kTooLate);
+  while (status.code() == Code::kTooLate && !HasFailure()) {
+    auto holder = Open(), asker = Open();
+    ASSERT_TRUE(holder && asker);
+    status = ReadOverDeviceAndStream(*loop_, *holder, *asker);
+  }
+  EXPECT_TRUE(status.ok()) << status.ToString();
 }
 
 // The holder is another process, whose memory a file shares with it: as an arena's does.

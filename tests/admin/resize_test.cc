@@ -125,8 +125,8 @@ TEST(Resize, ANodeServesWithItsFirstPieceAndHasTheWholeInTime) {
     EXPECT_EQ(StatusNumber(store, "wanted_bytes"), 672 * kMiB);
     AwaitMemory(store, node, 672 * kMiB);
     EXPECT_EQ(Read(store, ns, 0, 50, &wrong), 50u);
-    const admin::HttpAnswered ready = admin::Get(node.http(), "/readyz");
-    EXPECT_EQ(ready.status, 200);
+    admin::HttpAnswered ready;
+    Until([&] { return (ready = admin::Get(node.http(), "/readyz")).status == 200; });
     EXPECT_EQ(ready.body, "ready: memory has 672MiB\n");
   }
   node.Stop();

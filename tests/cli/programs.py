@@ -9,6 +9,7 @@ import html.parser
 import json
 import os
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -33,14 +34,13 @@ def run(*words: object, stdin: bytes | None = None) -> subprocess.CompletedProce
 
 
 def free_port(ports: int = 1) -> int:
-    """The first of so many in a row that nobody uses now."""
+    """The first of so many in a row that nobody uses now, below those that the system gives to connections."""
     while True:
-        with contextlib.ExitStack() as held:
-            first = held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
-            with contextlib.suppress(OSError, OverflowError):
-                for port in range(first + 1, first + ports):
-                    held.enter_context(socket.create_server(("127.0.0.1", port)))
-                return int(first)
+        first = random.SystemRandom().randrange(10_000, 32_000)
+        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
+            for port in range(first, first + ports):
+                held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
 
 
 class Node:

@@ -6,6 +6,10 @@
 
 namespace cistern {
 
+namespace {
+constexpr std::int64_t kWaitUs = 300'000'000;  // a slow disk takes long for all of them
+}  // namespace
+
 PagesLoaded LoadPages(std::shared_ptr<Store> store, const Namespace& ns, const std::vector<BlockKey>& keys,
                       std::span<std::byte> memory, const std::function<void()>& before_cancel) {
   const std::uint64_t page_bytes = memory.size() / keys.size();
@@ -15,6 +19,7 @@ PagesLoaded LoadPages(std::shared_ptr<Store> store, const Namespace& ns, const s
   CISTERN_ASSERT(pages.has_value());
   transfer::PageLoad load;
   load.ns = ns;
+  load.deadline_us = kWaitUs;
   load.pages = std::make_shared<const transfer::Pages>(std::move(*pages));
   load.keys = std::make_shared<const std::vector<BlockKey>>(keys);
   for (std::size_t i = 0; i < keys.size(); ++i)
@@ -27,7 +32,7 @@ PagesLoaded LoadPages(std::shared_ptr<Store> store, const Namespace& ns, const s
     before_cancel();
     (*transfers)->Cancel(*id);
   }
-  std::vector<transfer::TransferDone> done = (*transfers)->Wait(300'000'000);
+  std::vector<transfer::TransferDone> done = (*transfers)->Wait(kWaitUs);
   if (done.size() != 1) return {};
   return {std::move(done[0].outcomes), std::move(done[0].message), done[0].moved_bytes};
 }

@@ -142,6 +142,7 @@ class LowerTierNode {
 
   Task<std::string> StatusJson(Executor&) {
     co_return Text("{\"leases\":", parts_->store->occupancy().leases,
+                   ",\"awaited_turns\":", parts_->store->occupancy().awaited_turns,
                    ",\"in_flight\":", parts_->server->counters().in_flight, "}");
   }
 

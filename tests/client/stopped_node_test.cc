@@ -60,7 +60,7 @@ TEST_F(Stopped, PutsThatEndedMeanwhileLeaveNoAnswersInTheWayOfOneThatComesLater)
     ASSERT_EQ(late.code(), Code::kTooLate) << i << ": " << late.ToString();
   }
   GoOn();
-  Result<Staging> large = store_->AllocateStaging(8u << 20);
+  Result<Staging> large = store_->AllocateStaging(8u << 20, 60'000'000);
   ASSERT_TRUE(large.has_value()) << large.error().ToString();
   *large = Staging();
   const Status put = store_->Put(ns_, KeyOf(2), std::nullopt, body, {.deadline_us = 60'000'000});
@@ -230,7 +230,7 @@ TEST_F(SleepingCall, AnEventDescriptorThatIsAskedForMeanwhileMissesNoAnswer) {
     waits_.join();
     std::vector<std::uint64_t> ready;
     while (ready.empty()) {
-      ASSERT_EQ(poll(&events, 1, 10'000), 1) << "round " << round;
+      ASSERT_EQ(poll(&events, 1, 300'000), 1) << "round " << round;
       own_->Poll(&ready);
     }
     EXPECT_EQ(ready, std::vector{ticket.id()});

@@ -94,9 +94,14 @@ TEST(EtcdCertificates, WhoHasOneIsServedAndAStrangerIsNot) {
     options.endpoints = {server.endpoint()};
     const auto etcd = OpenGateway(*loop, std::move(options));
     if (!etcd) return etcd.error();
-    const auto answer =
-        loop->BlockOn((*etcd)->Commit({.then = {{.keys = {"k", ""}}}}, clock.Now().PlusUs(60'000'000)));
-    return answer ? Status() : answer.error();
+    Status status;
+    do {
+      const auto answer =
+          loop->BlockOn((*etcd)->Commit({.then = {{.keys = {"k", ""}}}}, clock.Now().PlusUs(60'000'000)));
+      status = answer ? Status() : answer.error();
+      // On a loaded host a handshake may take longer than a connection has for it.
+    } while (status.message().find("timeout") != std::string_view::npos);
+    return status;
   };
   EXPECT_EQ(put({.authorities_file = authority.file("authority.pem"),
                  .certificate_file = authority.file("member.pem"),

@@ -15,6 +15,7 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <vector>
 
 #include "base/fd.h"
@@ -75,10 +76,16 @@ class FlashTrouble : public ::testing::TestWithParam<std::string> {
       options.journal_dir = journal_dir;
     });
   }
-  // All that the node logged; to be asked once.
+  // All that the node logged, but for how long its start and its end take, which is the host's; to be asked
+  // once.
   std::string Said() {
     capturing_ = false;
-    return testing::internal::GetCapturedStderr();
+    std::string said;
+    std::istringstream lines(testing::internal::GetCapturedStderr());
+    for (std::string line; std::getline(lines, line);) {
+      if (line.find(" s it is still ") == std::string::npos) said += line + "\n";
+    }
+    return said;
   }
   // A node with flash on `path` and on another device beside it, under load.
   void StartBeside(const std::string& path, std::uint64_t bytes) {
