@@ -18,6 +18,7 @@ import pytest
 from harness import WATCHDOG_S
 from scheduler_side import SIZE, OneConnection, add, join, make, name_files, ready, until
 
+import cistern.engine.adapted as adapted_module
 import cistern.engine.adapters as adapters_module
 from cistern import Busy, Missed
 from cistern.engine.adapters import Adapters, LoadedAdapter
@@ -125,6 +126,31 @@ def test_adapter_whose_loading_in_place_failed_unknown_until_one_succeeds(tmp_pa
     assert known.look(asked).digest == first.digest
 
 
+def test_link_that_leads_elsewhere_and_back_is_noticed(tmp_path: Path) -> None:
+    """The engine may have loaded an adapter anew while it led there."""
+    (tmp_path / "place").symlink_to("deeper")
+    (tmp_path / "deeper").mkdir()
+    for name in ("one", "two"):
+        write_adapter(tmp_path / name, name.encode())
+    link, other = tmp_path / "deeper" / "current", tmp_path / "other"
+
+    def lead_to(name: str) -> None:
+        other.symlink_to(f"../{name}")
+        other.replace(link)
+
+    lead_to("one")
+    known, asked = Adapters(), Adapter("a", 1, str(tmp_path / "place" / "current"), False)
+    assert known.look(asked) is known.look(asked)
+    lead_to("two")
+    lead_to("one")
+    with pytest.raises(UnknownIdentity, match="changed since"):
+        known.look(asked)
+    link.unlink()
+    link.symlink_to("current")
+    with pytest.raises((UnknownIdentity, OSError)):
+        Adapters().look(replace(asked, number=2))
+
+
 def test_loading_of_an_adapter_told_around_it() -> None:
     done: list[object] = []
 
@@ -208,6 +234,22 @@ def test_adapter_loaded_in_place_shared_once_the_prefix_cache_was_emptied(
     one.side.prefix_cache_emptied()
     one.side._changes.asks = False  # the ranks have answered
     assert one.begins("again")
+
+
+def test_request_that_waited_looks_again_before_it_loads(
+    connection: OneConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its engine may have had no room for the adapter meanwhile, and have loaded what is there by now."""
+    one = OneAdapter(connection, tmp_path / "adapter")
+    connection.store.blocks = 3
+    for name in ("waits", "late"):
+        add(one.side, name, adapter=one.asked)
+        until(lambda name=name: one.side.match(name, 0) == (3 * SIZE, True) or join(one.side))
+    monkeypatch.setattr(adapted_module, "FRESH_S", 0.0)
+    until(lambda: one.side.match("waits", 0) == (3 * SIZE, True))
+    write_adapter(one.place, b"two, longer")
+    until(lambda: one.side.match("late", 0) == (0, False))
+    assert one.side.match("late", 0) == (0, False)
 
 
 def test_blocks_that_were_loaded_are_of_what_the_adapter_was_then(connection: OneConnection, tmp_path: Path) -> None:

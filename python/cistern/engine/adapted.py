@@ -21,6 +21,9 @@ CACHED = (
     "the engine's own prefix cache may have blocks of other files under its name: empty it (reset_prefix_cache), or "
     "load these under another name"
 )
+FRESH_S = 0.1
+"""Age of a look from which on a request that is about to load blocks looks again: its engine may have loaded others
+since."""
 LOOK_S = 0.2
 """Time that a request of an adapter whose files are known waits for a look at them: far longer than one takes on a disk
 that answers."""
@@ -46,7 +49,7 @@ class AdaptedRequests:
     def ask(self, tracked: TrackedRequest, adapter: Adapter) -> None:
         """Begins to look at its adapter's files, beside."""
         looked = partial(self._looked, adapter.number, self._look_s(adapter.number))
-        tracked.adapter = self._adapters.ask(adapter, looked)
+        tracked.adapter, tracked.looked_at = self._adapters.ask(adapter, looked), time.monotonic()
 
     def loading(self, adapter: Adapter) -> AbstractContextManager[None]:
         """Around the engine's loading of an adapter ahead of its requests, or again."""
@@ -67,6 +70,7 @@ class AdaptedRequests:
             loaded = tracked.adapter.result()
             namespace = self._namespace(loaded.digest)
         except Exception as error:  # of any kind: the engine goes on
+            tracked.stop_sharing()
             self._unshared(adapter, str(error) if isinstance(error, (UnknownIdentity, OSError)) else repr(error))
         else:
             tracked.digest, tracked.planned.namespace = loaded.digest, namespace
@@ -86,6 +90,15 @@ class AdaptedRequests:
         tracked.loaded = tracked.loaded or loaded
         self._caches(adapter, loaded)
         self.confirm(tracked, loaded)
+
+    def looks_again(self, tracked: TrackedRequest) -> bool:
+        """Whether a request that is about to load blocks waits for another look first. An engine that had no room for
+        the adapter meanwhile has loaded what is there now."""
+        adapter = tracked.request.adapter
+        if adapter is None or time.monotonic() - tracked.looked_at < FRESH_S:
+            return False
+        self.ask(tracked, adapter)
+        return not self.identified(tracked, soon=True)
 
     def begins_load(self, tracked: TrackedRequest) -> None:
         """The engine has made room for what the store has of the request."""

@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 
 from .beside import Beside
-from .files import UnknownIdentity, folder_state, may_pass, weights_digest
+from .files import UnknownIdentity, files_of, folder_state, links_to, may_pass, weights_digest
 from .request import Adapter
 
 MAX_LOOKS, MAX_READS = 16, 4
@@ -177,4 +177,8 @@ def _state(adapter: Adapter) -> object:
 
 def _state_now(adapter: Adapter) -> object:
     folder = Path(adapter.path)
-    return (adapter.path, adapter.form, folder_state(folder)) if folder.exists() else None
+    if not folder.exists():
+        return None
+    # A link that led elsewhere meanwhile, and leads back, is another one.
+    links = frozenset(link for path in files_of(folder) for link in links_to(path))
+    return adapter.path, adapter.form, links, folder_state(folder)

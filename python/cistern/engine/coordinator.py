@@ -198,6 +198,10 @@ class Coordinator:
         if not self._answered(tracked, session, fresh=True):
             return None, False
         found = tracked.match.found
+        if found > 0 and self._adapted.looks_again(tracked):
+            return None, False
+        if not tracked.planned.may_load:
+            return 0, False
         if not tracked.counted:
             tracked.counted = True
             self.stats.add("asked_tokens", tokens)

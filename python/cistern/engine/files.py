@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
+import stat
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -18,6 +21,8 @@ CONFIGURATION = (
     "model.safetensors.index.json", "consolidated.safetensors.index.json",
 )
 """Files beside the weights that say what they are, and which of them count."""
+MAX_LINKS = 40
+"""On the way to a file, as the kernel follows them."""
 
 
 class UnknownIdentity(Exception):
@@ -43,13 +48,18 @@ def _files(folder: Path, kinds: Sequence[str]) -> list[Path]:
     return sorted(found, key=lambda path: path.name)
 
 
+def files_of(folder: Path, kinds: Sequence[str] = WEIGHTS) -> list[Path]:
+    """A folder's files that are read, by their names; of one file itself."""
+    return [folder] if folder.is_file() else _files(folder, kinds)
+
+
 def weights_digest(folder: Path, unchanged_since: float | None = None, kinds: Sequence[str] = WEIGHTS) -> str:
     """Digest of a folder's configuration and shards: the name and the whole content of each, so that it may take
     minutes where neither is known yet. Raises UnknownIdentity where there are none, or where a file changed after
     `unchanged_since` (seconds since the epoch): the loaded weights and the files may differ then. `kinds`: suffixes of
     the files that are read; where all are, others only where there are no safetensors."""
     before = folder_state(folder, kinds)
-    found = [folder] if folder.is_file() else _files(folder, kinds)
+    found = files_of(folder, kinds)
     digest = files_digest(folder.parent if folder.is_file() else folder, found, unchanged_since)
     if folder_state(folder, kinds) != before:
         raise UnknownIdentity(f"{folder}: its files change while they are read")
@@ -75,10 +85,28 @@ def folder_state(
 ) -> tuple[tuple[str, tuple[int, int, int, int]], ...]:
     """State of a folder's files (or of one file), which changes when one is replaced or rewritten."""
     try:
-        found = [folder] if folder.is_file() else _files(folder, kinds)
-        return tuple((path.name, state_of(path)) for path in found)
+        return tuple((path.name, state_of(path)) for path in files_of(folder, kinds))
     except OSError as error:
         raise UnknownIdentity(f"{folder}: {error}") from error
+
+
+def links_to(place: Path) -> tuple[tuple[str, int, int], ...]:
+    """State of the symbolic links by which a path, or a file below it, is found: it changes when one is set anew, also
+    to where it led before. Raises OSError."""
+    found: list[tuple[str, int, int]] = []
+    at, left = Path("/"), deque(place.absolute().parts[1:])
+    while left:
+        at /= left.popleft()
+        about = at.lstat()
+        if not stat.S_ISLNK(about.st_mode):
+            continue
+        found.append((str(at), about.st_ino, about.st_ctime_ns))
+        if len(found) > MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(place))
+        target = Path(os.readlink(at))
+        left.extendleft(reversed(target.parts[1:] if target.is_absolute() else target.parts))
+        at = Path("/") if target.is_absolute() else at.parent
+    return tuple(found)
 
 
 def process_began() -> float:

@@ -27,6 +27,8 @@ class TrackedRequest:
     """Tokens that were computed at its last match: where a load begins."""
     adapter: Future[LoadedAdapter] | None = None
     """What the engine has of its adapter, until its namespace is known by that."""
+    looked_at: float = 0.0
+    """When the last look at its adapter's files was asked for."""
     loaded: LoadedAdapter | None = None
     """That, as it was when it was first computed or its namespace became known."""
     digest: str = ""
