@@ -5,21 +5,17 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <cstring>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "base/event.h"
 #include "base/log.h"
 #include "etcd/simulated.h"
-#include "flash/flash_tier.h"
 #include "io/simulated_loop.h"
-#include "mesh/local_block_store.h"
-#include "mesh/member.h"
 #include "net/simulated_network.h"
+#include "real_node.h"
 #include "store/block_store_fixture.h"
 
 namespace cistern::mesh {
@@ -27,51 +23,13 @@ namespace {
 
 constexpr std::int64_t kSecond = 1'000'000;
 
-struct Host {
-  struct Free {
-    void operator()(std::byte* memory) const { std::free(memory); }
-  };
-  static std::byte* Reserve(std::uint64_t bytes) {
-    return static_cast<std::byte*>(
-        std::aligned_alloc(arena::kSlotsBoundary, arena::RoundUp(bytes, arena::kSlotsBoundary)));
-  }
-  explicit Host(std::string name)
-      : id(std::move(name)),
-        arena_memory(Reserve(geometry.file_bytes())),
-        index_memory(Reserve(geometry.index_bytes())),
-        arena(arena_memory.get(), geometry),
-        index(index_memory.get(), geometry.bucket_count()) {
-    ForgetMemory();
-  }
-  void ForgetMemory() {
-    std::memset(arena_memory.get(), 0, geometry.slots_offset());
-    std::memset(index_memory.get(), 0, geometry.index_bytes());
-  }
-
-  // What the power leaves.
-  const std::string id;
-  arena::RealWords words;
-  const arena::Geometry geometry{4096, 1};
-  const std::unique_ptr<std::byte, Free> arena_memory, index_memory;
-  arena::ArenaSpace arena;
-  arena::IndexSpace index;
-  // The node, in the order in which it stands on itself.
-  std::optional<store::InlineMovers> movers;
-  std::optional<memory::Slots> slots;
-  std::optional<catalog::Journal> journal;
-  std::optional<store::BlockStore> store;
-  store::Attached ns;
-  std::optional<SharedNames> names;
-  std::optional<LocalBlockStore> local;
-  std::unique_ptr<etcd::Etcd> client;
-  std::unique_ptr<net::Network> network;
-  std::unique_ptr<Member> member;
-};
-
 class RealCell {
  public:
   explicit RealCell(std::uint64_t seed) : random_(seed), disk_(seed) {
-    for (const char* id : {"a", "b", "c"}) hosts_.push_back(std::make_unique<Host>(id));
+    RealNodeOptions options;
+    options.store.max_lower_blocks = 4096;
+    options.store.max_blocks = 24;
+    for (const char* id : {"a", "b", "c"}) nodes_.push_back(std::make_unique<RealNode>(id, options));
     PowerOn();
   }
   ~RealCell() { PowerOff(false); }
@@ -82,42 +40,31 @@ class RealCell {
     network_.emplace(loop_->executor(), random_.Next());
     etcd_.emplace(loop_->executor(), random_.Next());
     if (backup_) etcd_->Restore(*backup_);
-    for (auto& host : hosts_) Start(*host);
+    for (auto& node : nodes_) {
+      node->Start({clock_, *loop_, *network_, *etcd_, *log_, random_});
+      slot_ = loop_->BlockOn(node->store().Attach(store::OneGroup()))->slot;
+    }
   }
   // Nothing of what is under way ends.
   void PowerOff(bool of_memory_too) {
+    RealNode::RunReady(executor());
     backup_ = etcd_->TakeBackup();
     loop_->Crash();
     under_way_.clear();
-    for (auto& host : hosts_) {
-      host->member.reset();
-      host->client.reset();
-      host->network.reset();
-      host->local.reset();
-      host->names.reset();
-      host->store->Abandon();
-      host->store.reset();
-      host->journal.reset();
-      host->slots.reset();
-      host->movers.reset();
-      if (of_memory_too && random_.Chance(0.5)) host->ForgetMemory();
+    for (auto& node : nodes_) {
+      node->Crash();
+      if (of_memory_too && random_.Chance(0.5)) node->ForgetMemory();
     }
     etcd_.reset();
     network_.reset();
     loop_.reset();
   }
 
-  Task<void> Pass(std::int64_t us) {
-    const Instant until = executor().Now().PlusUs(us);
-    while (executor().Now() < until) {
-      for (auto& host : hosts_) host->store->Tick();
-      co_await SleepUntil(std::min(until, executor().Now().PlusUs(500)));
-    }
-  }
+  Task<void> Pass(std::int64_t us) { (void)co_await SleepUntil(executor().Now().PlusUs(us)); }
   void RunFor(std::int64_t us) { loop_->BlockOn(Pass(us)); }
   bool AllJoin() {
     const Instant until = clock_.Now().PlusUs(60 * kSecond);
-    while (!std::ranges::all_of(hosts_, [](const auto& host) { return host->member->joined(); })) {
+    while (!std::ranges::all_of(nodes_, [](const auto& node) { return node->member().joined(); })) {
       if (clock_.Now() >= until) return false;
       RunFor(1'000);
     }
@@ -128,7 +75,7 @@ class RealCell {
   void Put() {
     const std::uint64_t number = 2 * ++last_;
     const std::uint64_t conversation = random_.Chance(0.3) ? number : 0;
-    for (auto& host : hosts_) {
+    for (auto& node : nodes_) {
       if (random_.Chance(0.2)) continue;
       for (const std::uint64_t block : {number, number + 1}) {
         const std::vector<std::byte> body = store::Body(block, 4096);
@@ -138,7 +85,7 @@ class RealCell {
         part.put_id = {1, ++puts_};
         part.from = body;
         part.conversation = conversation;
-        (void)loop_->BlockOn(host->store->Write({}, host->ns.slot, {part}, clock_.Now().PlusUs(kSecond)));
+        (void)loop_->BlockOn(node->store().Write({}, slot_, {part}, clock_.Now().PlusUs(kSecond)));
       }
     }
     (conversation != 0 ? talks_ : plain_).push_back(number);
@@ -150,8 +97,8 @@ class RealCell {
     const auto at = from.begin() + static_cast<std::ptrdiff_t>(random_.Below(from.size()));
     const std::uint64_t number = *at;
     from.erase(at);
-    Host& host = *hosts_[random_.Below(hosts_.size())];
-    CellDrop drop{.name = NameOf("default", *host.store->NamespaceAt(host.ns.slot))};
+    RealNode& node = *nodes_[random_.Below(nodes_.size())];
+    CellDrop drop{.name = NameOf("default", *node.store().NamespaceAt(slot_))};
     if (&from == &plain_) {
       drop.what = CellDrop::What::kKeys;
       drop.keys = {store::Key(number)};
@@ -159,7 +106,7 @@ class RealCell {
       drop.what = CellDrop::What::kConversation;
       drop.conversation = number;
     }
-    auto dropping = host.member->Drop(std::move(drop), DropWait::kApplied, clock_.Now().PlusUs(5 * kSecond));
+    auto dropping = node.member().Drop(std::move(drop), DropWait::kApplied, clock_.Now().PlusUs(5 * kSecond));
     if (random_.Chance(0.3)) {
       under_way_.push_back(std::move(dropping));
     } else if (loop_->BlockOn(std::move(dropping)).has_value()) {
@@ -168,13 +115,13 @@ class RealCell {
   }
   // The first of what was dropped and is read; 0: none is.
   std::uint64_t Revived() {
-    for (auto& host : hosts_) {
-      if (!host->member->joined()) continue;
+    for (auto& node : nodes_) {
+      if (!node->member().joined()) continue;
       for (const std::uint64_t number : gone_) {
         for (const std::uint64_t block : {number, number + 1}) {
           const catalog::BlockName name{store::Key(block), 0};
-          auto grant = loop_->BlockOn(host->store->Acquire({}, host->ns.slot, std::span(&name, 1), 1'000,
-                                                           clock_.Now().PlusUs(kSecond)));
+          auto grant = loop_->BlockOn(
+              node->store().Acquire({}, slot_, std::span(&name, 1), 1'000, clock_.Now().PlusUs(kSecond)));
           if (grant && grant->views[0].code == Code::kOk) return block;
         }
       }
@@ -185,38 +132,6 @@ class RealCell {
   Random& random() { return random_; }
 
  private:
-  void Start(Host& host) {
-    host.movers.emplace(host.words, loop_->executor());
-    host.slots.emplace(host.words, host.arena);
-    host.journal.emplace(*loop_, host.id, random_.Next());
-    flash::FlashOptions flash;
-    flash.region_bytes = 256u << 10;
-    flash.devices.push_back({"flash-" + host.id, 4u << 20});
-    catalog::StoreOptions options;
-    options.max_lower_blocks = 4096;
-    options.max_blocks = 24;
-    host.store.emplace(store::BlockStore::Parts{loop_->executor(), clock_, host.words, *host.slots,
-                                                host.index, *host.movers, *host.journal, *log_,
-                                                [this, flash](tier::JournalView view) {
-                                                  return flash::OpenFlash(
-                                                      {*loop_, *log_, [this] { return random_.Next(); }},
-                                                      flash, std::move(view));
-                                                }},
-                       options);
-    const Status recovered = loop_->BlockOn(host.store->Recover());
-    CISTERN_ASSERT(recovered.ok());
-    host.ns = *loop_->BlockOn(host.store->Attach(store::OneGroup()));
-    host.names.emplace(loop_->executor(), *host.store, "default");
-    host.local.emplace(loop_->executor(), *host.store, *host.names);
-    host.client = etcd_->Client(host.id);
-    host.network = network_->Host(host.id);
-    MemberOptions member;
-    member.id = host.id;
-    member.listen = host.id + ":0";
-    member.process_number = random_.Next() | 1;
-    host.member = std::move(*Member::Start(*host.client, *host.network, *host.local, std::move(member)));
-  }
-
   Random random_;
   SimulatedClock clock_;
   io::SimulatedDisk disk_;
@@ -225,7 +140,8 @@ class RealCell {
   std::optional<net::SimulatedNetwork> network_;
   std::optional<etcd::SimulatedEtcd> etcd_;
   std::shared_ptr<const etcd::SimulatedEtcd::Backup> backup_;
-  std::vector<std::unique_ptr<Host>> hosts_;
+  std::vector<std::unique_ptr<RealNode>> nodes_;
+  std::uint32_t slot_ = 0;
   std::vector<Task<Result<DropReceipt>>> under_way_;
   std::vector<std::uint64_t> plain_, talks_, gone_;
   std::uint64_t last_ = 0, puts_ = 0;
