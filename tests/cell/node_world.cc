@@ -553,7 +553,7 @@ void NodeWorld::CheckCalls() {
   for (std::size_t which = 0; which < dropped_.size(); ++which) {
     const Dropped& one = dropped_[which];
     if (!one.ended && one.node != nullptr && one.node->running() &&
-        const_cast<RealNode*>(one.node)->member().options().process_number == one.process)
+        one.node->member().options().process_number == one.process)
       CheckTime(one.deadline, Text("drop ", which, ", which has not,"));
   }
 }

@@ -60,7 +60,7 @@ class NodeWorld final {
     std::uint64_t order = 0;  // when it was asked for
     Instant deadline;
     bool ended = false, acknowledged = false;
-    const RealNode* node = nullptr;   // that was asked, in this process
+    RealNode* node = nullptr;         // that was asked, in this process
     std::uint64_t process = 0;        // of it
     std::set<const RealNode*> bound;  // that have applied it
   };
