@@ -245,7 +245,7 @@ class RealNode final {
         store->SetTerm(member->valid_until());
         co_await names.Refresh();
         std::set<std::uint64_t> now;
-        for (const auto& [id, value] : member->state().view.members) now.insert(value.process_number);
+        for (const auto& [name, value] : member->state().view.members) now.insert(value.process_number);
         for (const std::uint64_t peer : known) {
           if (member->Reaches(peer)) now.insert(peer);
           if (now.contains(peer)) continue;
