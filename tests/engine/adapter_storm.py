@@ -442,8 +442,8 @@ class Outcome:
 
 
 def run(seed: int) -> Outcome:
-    logging.getLogger("test.cistern").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logging.getLogger("test.cistern"), "disabled", True)
         storm = Storm(seed, Path(folder), patch)
         broken = storm.run()
         return Outcome(seed, broken, storm.saved, storm.hits, storm.said)
