@@ -29,6 +29,7 @@ void World::Use(Call& call, const std::vector<BlockId>& blocks) {
   std::vector<Sighted> before;
   const std::uint64_t conversation = call.number;
   for (const BlockId& block : blocks) {
+    NoteUseBesideEnds(block.ns, block.code, conversation);
     ++touches_[{block.ns, block.code, conversation}].open;
     if (const auto seen = See(block)) before.push_back(*seen);
   }
@@ -47,6 +48,16 @@ void World::Use(Call& call, const std::vector<BlockId>& blocks) {
         uses_.push_back({seen, conversation, boot});
     }
   };
+}
+
+void World::NoteUseBesideEnds(std::uint32_t ns, BlockCode code, std::uint64_t conversation) {
+  const auto ends = ends_.find({ns, conversation});
+  if (ends == ends_.end()) return;
+  for (const BlockCode above : ChainOf(code)) {
+    Disturb(ns, above);
+    dropping_.emplace_back(ns, above);
+    ends->second.used.push_back(above);
+  }
 }
 
 // Whether another conversation may have written the block or something below it since it was put, or hit it.
@@ -137,6 +148,7 @@ World::Ending World::BeginEnding(std::uint32_t ns, std::uint64_t conversation) {
 
 void World::EndConversation(Call& call, std::uint32_t ns) {
   Ending ending = BeginEnding(ns, call.number);
+  ++ends_[{ns, call.number}].under_way;
   for (const BlockCode code : ending.codes) {
     Disturb(ns, code);
     dropping_.emplace_back(ns, code);
@@ -154,7 +166,13 @@ void World::EndConversation(Call& call, std::uint32_t ns) {
 
 void World::EndEnding(const Ending& ending, const Call& answer) {
   const std::uint32_t ns = ending.ns;
-  for (const BlockCode code : ending.codes) {
+  std::vector<BlockCode> codes = ending.codes;
+  if (const auto ends = ends_.find({ns, ending.conversation});
+      ends != ends_.end() && --ends->second.under_way == 0) {
+    codes.insert(codes.end(), ends->second.used.begin(), ends->second.used.end());
+    ends_.erase(ends);
+  }
+  for (const BlockCode code : codes) {
     const auto at = std::ranges::find(dropping_, std::pair(ns, code));
     if (at != dropping_.end()) dropping_.erase(at);
     Disturb(ns, code);

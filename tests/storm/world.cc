@@ -207,6 +207,7 @@ std::uint64_t World::NarrowLength() {
 PutNo World::MakePut(const BlockId& block, Engine& engine, BlockCode parent, std::uint32_t ttl_s, bool held,
                      std::uint64_t conversation) {
   const IncarnationTree& tree = trees_[block.ns];
+  NoteUseBesideEnds(block.ns, block.code, conversation);
   Put put;
   put.block = block;
   put.parent = parent;
@@ -301,6 +302,7 @@ void World::Recovered(SimNode& node) {
   clean_start_ = false;
   power_was_cut_ = shrunk_ = false;
   dropping_.clear();
+  ends_.clear();
   reported_.clear();
   uses_.clear();  // a restart forgets who has hit what
   most_blocks_ = node.store().occupancy().records;

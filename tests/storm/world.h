@@ -274,6 +274,8 @@ class World {
   bool MayTake(std::uint32_t ns, BlockCode code, std::uint64_t conversation);
   Ending BeginEnding(std::uint32_t ns, std::uint64_t conversation);
   void EndEnding(const Ending& ending, const Call& answer);
+  // A put or a touch that begins while ends of its conversation are under way.
+  void NoteUseBesideEnds(std::uint32_t ns, BlockCode code, std::uint64_t conversation);
   std::uint64_t WhatLeft();
 
   bool Doubtful(const BlockId& block);  // a drop of it may be under way
@@ -385,6 +387,13 @@ class World {
   std::vector<Warm> warm_;
   // Drops without an answer, or whose answer leaves open whether the journal has them; code 0: the namespace.
   std::vector<std::pair<std::uint32_t, BlockCode>> dropping_;
+  // By namespace and conversation: ends of it under way, and what it used since the first was asked for,
+  // which they may take as well. Of `dropping_`, while any is.
+  struct Ends {
+    int under_way = 0;
+    std::vector<BlockCode> used;
+  };
+  std::map<std::pair<std::uint32_t, std::uint64_t>, Ends> ends_;
   // By namespace and forest; who is ended gives its forest to another.
   std::vector<std::array<std::uint64_t, kTrees>> talks_;
   std::set<std::pair<std::uint32_t, std::uint64_t>>
