@@ -162,7 +162,7 @@ class OnSeries(unittest.TestCase):
 def free_port() -> int:
     """Below those that the system gives to connections."""
     while True:
-        port = random.SystemRandom().randrange(10_000, 32_000)
+        port = random.SystemRandom().randrange(15_000, 20_000)
         with socket.socket() as one, contextlib.suppress(OSError):
             one.bind(("127.0.0.1", port))
             return port

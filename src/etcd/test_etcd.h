@@ -94,7 +94,7 @@ class TestEtcd {
   // Below those that the system gives to connections: one of them would keep it from an etcd that is started
   // again, and a node that looks for one that is gone would find itself there.
   static std::uint16_t FreePort() {
-    constexpr std::uint64_t kLowest = 10'000, kHighest = 19'999;
+    constexpr std::uint64_t kLowest = 10'000, kHighest = 14'999;
     static Random random(static_cast<std::uint64_t>(::getpid()));
     for (;;) {
       const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

@@ -523,6 +523,8 @@ void NodeWorld::CheckBody(RealNode& node, std::size_t space, std::uint64_t numbe
   const Version& read = versions_[version];
   if (asked_s >= read.expires_s) Break(Text("expiry: ", node.id, " reads block ", number, " after its time"));
   for (const std::vector<std::size_t>& by : read.dead_by) {
+    // Another conversation may have used it since, at a member that had yet to hear of the ends.
+    if (EndedBy(read, by.front()).empty()) continue;
     if (std::ranges::all_of(by, [&](std::size_t which) { return binding.contains(which); }))
       return Break(Text("R10: ", node.id, " reads version ", version, " of block ", number, ", which drop ",
                         by.front(), " ended for it"));

@@ -36,7 +36,7 @@ def run(*words: object, stdin: bytes | None = None) -> subprocess.CompletedProce
 def free_port(ports: int = 1) -> int:
     """The first of so many in a row that nobody uses now, below those that the system gives to connections."""
     while True:
-        first = random.SystemRandom().randrange(10_000, 32_000)
+        first = random.SystemRandom().randrange(15_000, 20_000)
         with contextlib.ExitStack() as held, contextlib.suppress(OSError):
             for port in range(first, first + ports):
                 held.enter_context(socket.socket()).bind(("127.0.0.1", port))
