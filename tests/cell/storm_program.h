@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// A storm's program: PROGRAM [--faults N] [--first S | --seed S] [--seconds T] [--json] [--trace]: worlds of
+// the seeds from S on, until N faults were seen or T seconds have passed. Exits 1 where a promise is broken
+// and names the seed.
+#pragma once
+
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+namespace cistern {
+
+struct StormArguments {
+  unsigned long long faults = 2000, first = 1, seed = 0, seconds = 0;
+  bool json = false, trace = false;
+};
+
+inline unsigned long long g_seed = 0;
+
+// A failed assertion is a promise that was broken, too; it has said which.
+inline void OnAbort(int) {
+  char line[80];
+  const int bytes = std::snprintf(line, sizeof(line), "FAILED: seed %llu: an assertion\n", g_seed);
+  if (::write(2, line, static_cast<std::size_t>(bytes)) < 0) std::_Exit(2);
+  std::_Exit(1);
+}
+
+inline bool Parse(int count, char** words, StormArguments* arguments) {
+  for (int i = 1; i < count; ++i) {
+    const std::string_view word = words[i];
+    if (word == "--json") {
+      arguments->json = true;
+    } else if (word == "--trace") {
+      arguments->trace = true;
+    } else {
+      const std::size_t equals = word.find('=');
+      const std::string_view name = word.substr(0, equals);
+      const char* value = equals != word.npos ? words[i] + equals + 1 : i + 1 < count ? words[++i] : "";
+      char* end = nullptr;
+      const unsigned long long number = std::strtoull(value, &end, 10);
+      if (*value == '\0' || *end != '\0') return false;
+      if (name == "--faults") {
+        arguments->faults = number;
+      } else if (name == "--first") {
+        arguments->first = number;
+      } else if (name == "--seed") {
+        arguments->seed = number;
+      } else if (name == "--seconds") {
+        arguments->seconds = number;
+      } else {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+// What a storm counts beside faults and drops.
+template <class World>
+struct StormCount {
+  const char* name;  // in JSON
+  const char* text;  // behind the number
+  std::uint64_t World::* count;
+};
+
+template <class World>
+int RunStorm(int count, char** words, const char* program, const StormCount<World> (&counts)[2]) {
+  StormArguments arguments;
+  if (!Parse(count, words, &arguments)) {
+    std::fprintf(stderr, "usage: %s [--faults N] [--first S | --seed S] [--seconds T] [--json] [--trace]\n",
+                 program);
+    return 2;
+  }
+  std::signal(SIGABRT, OnAbort);
+  const auto began = std::chrono::steady_clock::now();
+  unsigned long long faults = 0, drops = 0, acknowledged = 0, first = 0, second = 0, worlds = 0;
+  const auto passed = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  };
+  for (unsigned long long seed = arguments.seed != 0 ? arguments.seed : arguments.first;; ++seed) {
+    g_seed = seed;
+    World world(seed, arguments.trace);
+    const std::string broken = world.Run();
+    ++worlds;
+    faults += world.faults;
+    drops += world.drops;
+    acknowledged += world.acknowledged;
+    first += world.*counts[0].count;
+    second += world.*counts[1].count;
+    if (!broken.empty()) {
+      std::fprintf(stderr, "FAILED: seed %llu: %s\nagain: %s --seed %llu\n", seed, broken.c_str(), program,
+                   seed);
+      return 1;
+    }
+    if (arguments.seed != 0 || faults >= arguments.faults) break;
+    if (arguments.seconds != 0 && passed() >= static_cast<double>(arguments.seconds)) break;
+  }
+  if (arguments.json) {
+    std::printf(
+        "{\"worlds\":%llu,\"faults\":%llu,\"drops\":%llu,\"acknowledged\":%llu,\"%s\":%llu,\"%s\":%llu,"
+        "\"seconds\":%.1f}\n",
+        worlds, faults, drops, acknowledged, counts[0].name, first, counts[1].name, second, passed());
+  } else {
+    std::printf(
+        "%llu worlds, %llu faults, %llu drops, %llu acknowledged, %llu %s, %llu %s, 0 violations in "
+        "%.1f s\n",
+        worlds, faults, drops, acknowledged, first, counts[0].text, second, counts[1].text, passed());
+  }
+  return 0;
+}
+
+}  // namespace cistern
