@@ -9,6 +9,7 @@
 #include <sys/statvfs.h>
 #include <sys/timex.h>
 #include <sys/utsname.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -281,6 +282,7 @@ Result<HostFacts> ReadHostFacts(const LookAt& at) {
   LookAtProcesses(at, facts);
   LookForArenas(at.memory_dir, facts.arenas);
   for (const fs::path& entry : EntriesOf(at.root + "/dev/shm")) LookForArenas(entry, facts.arenas);
+  facts.unix_seconds = ::time(nullptr);
   facts.clock_source =
       FirstLine(at.root + "/sys/devices/system/clocksource/clocksource0/current_clocksource");
   facts.clock_synchronised = ClockIsSynchronised();

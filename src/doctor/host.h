@@ -56,6 +56,7 @@ struct HostFacts {
   std::uint32_t processes_of_uid = 0;            // without this one and the node
   std::vector<ArenaFacts> arenas;                // below memory_dir and in /dev/shm
   std::vector<MappedArena> mapped;               // by processes of this user
+  std::int64_t unix_seconds = 0;                 // by its clock
   std::string clock_source;                      // empty: not said
   std::optional<bool> clock_synchronised;        // none: the kernel does not say
   std::optional<std::uint64_t> node_huge_bytes;  // of shared memory that the node maps in huge pages

@@ -56,6 +56,9 @@ constexpr Trouble kTroubles[] = {
     {"restart", "/store/recovery_refused", Verdict::kWarning,
      "records found at the last start were not believed: "
      "start with the same --flash, --journal-dir and --memory-dir as before"},
+    {"names", "/cell/name_conflicts", Verdict::kWarning,
+     "namespaces of one name have other lists of fields at other nodes, and are shared with none of these: "
+     "`cistern cell` shows both lists"},
     {"sessions", "/door/ended_forged", Verdict::kWarning,
      "clients wrote what none writes into their rings: "
      "find a client of another build, or one that is hostile"},
@@ -133,6 +136,49 @@ Finding Copy(const json::object& status, const HostFacts& facts) {
   finding.verdict = Verdict::kWarning;
   finding.mend = "the processor runs a faster one: start the node without --copy";
   return finding;
+}
+
+Finding Cell(const json::object& status) {
+  const std::uint64_t members = NumberAt(status, "/cell/members");
+  const std::uint64_t reached = NumberAt(status, "/cell/reachable");
+  Finding finding{.name = "node_cell",
+                  .value = Text(members, " members, ", reached, " others reached"),
+                  .limit = "it has joined, and reaches all others"};
+  if (const std::string trouble = TextAt(status, "/cell/trouble"); !trouble.empty()) {
+    finding.value = trouble;
+    finding.mend = "as this says; until then it goes on alone, and refuses drops";
+  } else if (NumberAt(status, "/cell/joined") == 0) {
+    finding.value = "it has not joined yet";
+    finding.mend = "its log says what it waits for";
+  } else if (reached + 1 < members) {
+    finding.mend =
+        "drops of the whole cell end too late until each is reached, or is gone: `cistern cell` says which "
+        "is "
+        "not, and this node's log and that one's say why";
+  }
+  if (!finding.mend.empty()) finding.verdict = Verdict::kProblem;
+  return finding;
+}
+
+Finding Certificate(std::int64_t ends_at, std::int64_t now) {
+  constexpr std::int64_t kDayS = 86'400, kSoonDays = 14;
+  const std::int64_t left_s = ends_at - now;
+  Finding finding{.name = "node_certificate",
+                  .value = left_s > 0 ? Text("ends in ", left_s / kDayS, " days") : "has ended",
+                  .limit = Text(kSoonDays, " days")};
+  if (left_s >= kSoonDays * kDayS) return finding;
+  finding.verdict = left_s > 0 ? Verdict::kWarning : Verdict::kProblem;
+  finding.mend =
+      "others accept no connection of it past its end, and drops of the whole cell are too late then: put a "
+      "new one in its place (docs/cell.md, Certificates) and restart the node, which reads it at its start";
+  return finding;
+}
+
+void AddCell(const json::object& status, const HostFacts& facts, Findings& findings) {
+  if (TextAt(status, "/cell/member").empty()) return;
+  findings.push_back(Cell(status));
+  if (const std::uint64_t ends_at = NumberAt(status, "/cell/certificate_ends"); ends_at > 0)
+    findings.push_back(Certificate(static_cast<std::int64_t>(ends_at), facts.unix_seconds));
 }
 
 void AddRdma(const json::object& status, Findings& findings) {
@@ -213,6 +259,7 @@ Findings FindingsOfNode(std::string_view status_json, const HostFacts& facts,
   AddNodes(*status, facts, findings);
   findings.push_back(Loop(*status, facts));
   findings.push_back(Copy(*status, facts));
+  AddCell(*status, facts, findings);
   AddRdma(*status, findings);
   AddDevices(*status, findings);
   for (const Trouble& trouble : kTroubles) {

@@ -136,6 +136,43 @@ TEST(NodeFindings, ACopyKernelThatIsNotTheFastestIsAWarning) {
   EXPECT_EQ(Find(findings, "node_copy")->limit, "avx512");
 }
 
+TEST(NodeFindings, AMemberThatIsNotReachedOrHasNotJoinedIsAProblem) {
+  const auto with = [](const std::string& cell) {
+    std::string status = Status();
+    status.insert(1, Text(R"("cell":{"member":"a",)", cell, "},"));
+    return FindingsOfNode(status, Sound(), std::nullopt);
+  };
+  const Findings whole = with(R"("joined":true,"trouble":"","members":3,"reachable":2)");
+  ASSERT_NE(Find(whole, "node_cell"), nullptr);
+  EXPECT_EQ(Find(whole, "node_cell")->verdict, Verdict::kOk);
+  EXPECT_EQ(Find(whole, "node_certificate"), nullptr) << "it has a key";
+  for (const auto& [cell, value] :
+       {std::pair(R"("joined":true,"trouble":"","members":3,"reachable":1)", "3 members, 1 others reached"),
+        std::pair(R"("joined":true,"trouble":"etcd is away","members":3,"reachable":2)", "etcd is away"),
+        std::pair(R"("joined":false,"trouble":"","members":0,"reachable":0)", "it has not joined yet")}) {
+    const Findings findings = with(cell);
+    EXPECT_EQ(Find(findings, "node_cell")->verdict, Verdict::kProblem) << cell;
+    EXPECT_EQ(Find(findings, "node_cell")->value, value);
+    EXPECT_NE(Find(findings, "node_cell")->mend, "");
+  }
+  EXPECT_EQ(Find(FindingsOfNode(Status(), Sound(), std::nullopt), "node_cell"), nullptr);
+}
+
+TEST(NodeFindings, ACertificateIsRenewedBeforeItEnds) {
+  HostFacts facts = Sound();
+  facts.unix_seconds = 1'000'000'000;
+  for (const auto& [left_s, verdict] :
+       {std::pair(14 * 86'400, Verdict::kOk), std::pair(14 * 86'400 - 1, Verdict::kWarning),
+        std::pair(1, Verdict::kWarning), std::pair(0, Verdict::kProblem)}) {
+    std::string status = Status();
+    status.insert(
+        1, Text(R"("cell":{"member":"a","joined":true,"certificate_ends":)", 1'000'000'000 + left_s, "},"));
+    const Findings findings = FindingsOfNode(status, facts, std::nullopt);
+    ASSERT_NE(Find(findings, "node_certificate"), nullptr);
+    EXPECT_EQ(Find(findings, "node_certificate")->verdict, verdict) << left_s;
+  }
+}
+
 TEST(NodeFindings, ADeviceForRdmaIsNamedAndOneThatIsMissedIsAWarning) {
   const auto with = [](const std::string& cell) {
     std::string status = Status();

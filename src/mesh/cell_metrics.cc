@@ -199,6 +199,10 @@ void AddMetrics(MetricRegistry& registry, const CellParts& cell) {
   for (const Said& said : kSaid)
     registry.Add("cell", {said.name, said.kind, said.help},
                  [member, read = said.read] { return read(*member); });
+  registry.Add("cell",
+               {"certificate_ends", MetricKind::kGauge,
+                "when the first certificate ends that others accept it by, in Unix seconds; 0: it has keys"},
+               [end = cell.certificate_ends] { return MetricValue(end); });
   registry.Add(
       "cell",
       {"name_conflicts", MetricKind::kGauge, "names of namespaces that stand for another list in the cell"},

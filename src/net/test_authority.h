@@ -28,7 +28,16 @@ class TestAuthority {
     X509_free(certificate_);
     EVP_PKEY_free(key_);
   }
+  static constexpr long kValidS = 3600;
+
   TlsCertificates Issue(const std::string& name) { return Issue(name, EVP_EC_gen("P-256")); }
+  // One that was valid until just now.
+  TlsCertificates IssueEnded(const std::string& name) {
+    ends_in_s_ = -1;
+    TlsCertificates files = Issue(name);
+    ends_in_s_ = kValidS;
+    return files;
+  }
   // Takes the key. With a passphrase the file is encrypted.
   TlsCertificates Issue(const std::string& name, EVP_PKEY* key, const char* passphrase = nullptr) {
     X509* certificate = Sign(name, key);
@@ -48,8 +57,8 @@ class TestAuthority {
     X509* made = X509_new();
     X509_set_version(made, X509_VERSION_3);
     ASN1_INTEGER_set(X509_get_serialNumber(made), ++serial_);
-    X509_gmtime_adj(X509_getm_notBefore(made), -3600);
-    X509_gmtime_adj(X509_getm_notAfter(made), 3600);
+    X509_gmtime_adj(X509_getm_notBefore(made), -kValidS);
+    X509_gmtime_adj(X509_getm_notAfter(made), ends_in_s_);
     X509_set_pubkey(made, key);
     X509_NAME* subject = X509_get_subject_name(made);
     X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_ASC,
@@ -75,6 +84,7 @@ class TestAuthority {
   EVP_PKEY* key_ = nullptr;
   X509* certificate_ = nullptr;
   long serial_ = 0;
+  long ends_in_s_ = kValidS;
 };
 
 }  // namespace cistern::net

@@ -6,7 +6,9 @@
 #include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/ssl.h>
+#include <openssl/x509.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -49,6 +51,13 @@ std::string TlsError() {
   if (code == 0) return "no reason given";
   ERR_error_string_n(code, text.data(), text.size());
   return text.data();
+}
+
+// Why a handshake failed: what is wrong with the other side's certificate, where that is it.
+std::string Refusal(SSL* ssl) {
+  const std::string error = TlsError();
+  const long verified = SSL_get_verify_result(ssl);
+  return verified == X509_V_OK ? error : X509_verify_cert_error_string(verified);
 }
 
 // Which key is meant, without a word of it: of its hash, so that a wrong key is known by its name.
@@ -110,6 +119,7 @@ struct TlsContext::Inside {
   };
   std::vector<Named> keys;  // empty: certificates
   bool signs_slowly = false;
+  std::int64_t ends_at = 0;
   SslContext context;
 
   ~Inside() {
@@ -164,6 +174,7 @@ TlsContext& TlsContext::operator=(TlsContext&&) noexcept = default;
 TlsContext::~TlsContext() = default;
 
 bool TlsContext::signs_slowly() const { return inside_->signs_slowly; }
+std::int64_t TlsContext::ends_at() const { return inside_->ends_at; }
 
 namespace {
 
@@ -189,6 +200,41 @@ Result<SslContext> MakeContext() {
   // Without a key of the cell nothing is accepted: there is no authority that could vouch for anybody.
   SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   return context;
+}
+
+std::int64_t EndOf(const X509* certificate) {
+  tm end{};
+  CISTERN_ASSERT(ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &end) == 1);
+  return ::timegm(&end);
+}
+
+// As TlsContext::ends_at. By a handshake of a member with itself, so that all is looked at that another one
+// looks at.
+Result<std::int64_t> ProveToItself(SSL_CTX* context) {
+  const Ssl client(SSL_new(context)), server(SSL_new(context));
+  BIO *near = nullptr, *far = nullptr;
+  if (!client || !server || BIO_new_bio_pair(&near, 0, &far, 0) != 1)
+    return Error(Code::kIoError, Text("no TLS connection can be made: ", TlsError()));
+  SSL_set_bio(client.get(), near, near);
+  SSL_set_bio(server.get(), far, far);
+  SSL_set_connect_state(client.get());
+  SSL_set_accept_state(server.get());
+  for (int agreed = 0; agreed < 2;) {
+    agreed = 0;
+    for (SSL* const side : {client.get(), server.get()}) {
+      ERR_clear_error();
+      const int done = SSL_do_handshake(side);
+      if (done == 1) {
+        ++agreed;
+      } else if (SSL_get_error(side, done) == SSL_ERROR_SSL) {
+        return Error(Code::kInvalid, Refusal(side));
+      }
+    }
+  }
+  const STACK_OF(X509)* const chain = SSL_get0_verified_chain(client.get());
+  std::int64_t end = EndOf(sk_X509_value(chain, 0));
+  for (int i = 1; i < sk_X509_num(chain); ++i) end = std::min(end, EndOf(sk_X509_value(chain, i)));
+  return end;
 }
 
 }  // namespace
@@ -227,7 +273,13 @@ Result<TlsContext> TlsContext::OfCertificates(const TlsCertificates& files) {
   if (SSL_CTX_check_private_key(tls) != 1)
     return Error(Code::kInvalid,
                  Text("private key: ", files.private_key, " is not that of ", files.certificate));
+  const Result<std::int64_t> ends_at = ProveToItself(tls);
+  if (!ends_at)
+    return Error(ends_at.error().code(),
+                 Text("certificate: ", files.certificate, ": ", ends_at.error().message(), "; give one of ",
+                      files.authority, " that is valid now"));
   auto inside = std::make_unique<Inside>();
+  inside->ends_at = *ends_at;
   inside->signs_slowly = !IsQuick(SSL_CTX_get0_privatekey(tls));
   inside->context = std::move(*context);
   return TlsContext(std::move(inside));
@@ -309,7 +361,7 @@ Task<Status> TlsStream::Shake(Instant deadline) {
     ERR_clear_error();
     const int done = SSL_do_handshake(ssl);
     const int error = SSL_get_error(ssl, done);
-    std::string why = done != 1 && error != SSL_ERROR_WANT_READ ? TlsError() : std::string();
+    std::string why = done != 1 && error != SSL_ERROR_WANT_READ ? Refusal(ssl) : std::string();
     // Also where it failed: the other side is told why.
     Status sent = co_await Flush(deadline);
     if (done == 1 && sent.ok()) break;
@@ -318,7 +370,7 @@ Task<Status> TlsStream::Shake(Instant deadline) {
                        Text(peer(), ": is not a member that this one accepts, or does not accept this one: ",
                             std::move(why),
                             state_->by_key ? "; give both the same cell key"
-                                           : "; give both certificates of one authority"));
+                                           : "; give both certificates of one authority that are valid now"));
     }
     if (!sent.ok()) co_return sent;
     if (received_ >= kHandshakeBytes) {

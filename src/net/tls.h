@@ -46,7 +46,8 @@ class TlsContext final {
 
   // Offers the first key and accepts any of them: one key, or two while a cell goes from one to the other.
   static Result<TlsContext> OfCellKeys(std::span<const CellKey> keys);
-  // kInvalid names the file that cannot be used.
+  // kInvalid names the file that cannot be used, or says why members with the same authority do not accept
+  // this one now.
   static Result<TlsContext> OfCertificates(const TlsCertificates& files);
   TlsContext(TlsContext&&) noexcept;
   TlsContext& operator=(TlsContext&&) noexcept;
@@ -55,6 +56,8 @@ class TlsContext final {
   // The private key is neither of P-256 nor Ed25519: whoever connects, a stranger too, has it sign for
   // hundreds of microseconds or for milliseconds, on the thread of the handshake.
   bool signs_slowly() const;
+  // When the first certificate ends that others accept it by, in Unix seconds; 0: it has keys.
+  std::int64_t ends_at() const;
 
  private:
   friend class TlsStream;

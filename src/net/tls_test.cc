@@ -112,6 +112,8 @@ TEST_F(TlsTest, CertificatesOfOneAuthorityDoAndOthersDoNot) {
   pair_.Connect();
   Shake(stranger, b);
   EXPECT_FALSE(server_.has_value());
+  ASSERT_FALSE(client_.has_value());
+  EXPECT_THAT(std::string(client_.error().message()), HasSubstr("certificate signature failure"));
   pair_.Connect();
   Shake(a, stranger);
   EXPECT_FALSE(client_.has_value());
@@ -132,6 +134,29 @@ TEST_F(TlsTest, AWrongFileIsNamed) {
   context = TlsContext::OfCertificates(files);
   ASSERT_FALSE(context.has_value());
   EXPECT_THAT(std::string(context.error().message()), HasSubstr("none.pem: No such file or directory"));
+}
+
+TEST_F(TlsTest, CertificateThatNoMemberAcceptsIsRefused) {
+  TestAuthority ours(directory_ / "ours"), theirs(directory_ / "theirs");
+  const TlsCertificates ended = ours.IssueEnded("ended");
+  TlsCertificates other = theirs.Issue("other");
+  other.authority = ours.Issue("a").authority;
+  for (const auto& [files, why] :
+       {std::pair(ended, "certificate has expired"), std::pair(other, "certificate signature failure")}) {
+    const auto context = TlsContext::OfCertificates(files);
+    ASSERT_FALSE(context.has_value());
+    EXPECT_EQ(context.error().code(), Code::kInvalid);
+    EXPECT_THAT(std::string(context.error().message()), HasSubstr(files.certificate + ": " + why));
+  }
+}
+
+TEST_F(TlsTest, ItIsSaidWhenTheFirstCertificateEnds) {
+  const std::int64_t now = ::time(nullptr);
+  TestAuthority authority(directory_);
+  const TlsContext context = std::move(*TlsContext::OfCertificates(authority.Issue("a")));
+  EXPECT_GE(context.ends_at(), now + TestAuthority::kValidS);
+  EXPECT_LE(context.ends_at(), ::time(nullptr) + TestAuthority::kValidS);
+  EXPECT_EQ(OfKeys({Key(1)}).ends_at(), 0);
 }
 
 TEST_F(TlsTest, EncryptedKeyIsRefused) {

@@ -101,7 +101,8 @@ class Cell final {
   const mesh::Sharing& sharing() const { return *sharing_; }
   const mesh::RailThreads& rails() const { return *rails_; }
   mesh::CellParts counted() const {
-    return {member_.get(), &local_, sharing_.get(), rails_.get(), &conflicts_};
+    return {member_.get(), &local_,     sharing_.get(),
+            rails_.get(),  &conflicts_, context_ ? context_->ends_at() : 0};
   }
   // As mesh::RailThreads::fabric.
   net::Libfabric* fabric() { return rails_->fabric(); }
