@@ -40,9 +40,11 @@ Status NoKeyFits(const CellKeys& keys, const FoundHistory& found, std::size_t gi
   if (given == 0)
     return Status(Code::kMismatch, Text("cell key: none is given, and the cell at ", keys.prefix(),
                                         " has one: give this member the key that the others have"));
-  return Status(Code::kMismatch,
-                Text("cell key: none of the ", given, " given fits the cell at ", keys.prefix(),
-                     ": give this member the key that the others have, or the cell another prefix"));
+  return Status(
+      Code::kMismatch,
+      Text("cell key: none of the ", given, " given fits the cell at ", keys.prefix(),
+           ": give this member the key that the others have, or the cell another prefix; where its key is "
+           "being changed, the former one too"));
 }
 
 Task<Result<ReplacedHistory>> ReplaceHistory(etcd::Etcd& etcd, const CellKeys& keys,

@@ -268,6 +268,33 @@ TEST_F(CellTest, CellGoesFromOneKeyToTheOther) {
   }
 }
 
+// As after reboots: what a node knows of the cell is gone.
+TEST_F(CellTest, CellOfNodesThatBeginEmptyGoesFromOneKeyToTheOther) {
+  net::CellKey first, second;
+  second.bytes.fill(std::byte{2});
+  for (const char* id : {"a", "b"}) {
+    TestNode& node = cell_.Add(id);
+    node.cell_keys = {first};
+    cell_.Start(node);
+  }
+  ASSERT_TRUE(Settled());
+  for (const std::vector<net::CellKey>& keys :
+       {std::vector{first, second}, std::vector{second, first}, std::vector{second}}) {
+    for (std::size_t i = 0; i < 2; ++i) {
+      cell_.Kill(node(i));
+      node(i).medium = ModelMedium();
+      node(i).cell_keys = keys;
+      cell_.Start(node(i));
+      ASSERT_TRUE(Settled());
+    }
+  }
+  TestNode& old = cell_.Add("c");
+  old.cell_keys = {first};
+  cell_.Start(old);
+  ASSERT_TRUE(cell_.RunUntil(10 * kSecond, [&] { return old.member->ended(); }));
+  EXPECT_THAT(std::string(old.member->why().message()), HasSubstr("cell key"));
+}
+
 TEST_F(CellTest, KeyThatTheCellHasLeftIsRefusedByName) {
   net::CellKey first, second;
   second.bytes.fill(std::byte{2});

@@ -150,12 +150,17 @@ Task<Conclusion> DropFollower::AgreeOnHistory(std::int64_t* history_revision) {
     *history_revision = found.key_revision;
     HistoryValue made = found.value.value_or(HistoryValue());
     switch (Judge(found, highest)) {
-      case HistoryStep::kSame:
-      case HistoryStep::kDiscard: co_return Conclusion{};
+      case HistoryStep::kSame: co_return Conclusion{};
       case HistoryStep::kRefuse: co_return Conclusion{What::kEnd, NoKeyFits(keys_, found, cell_keys_.size())};
       case HistoryStep::kMake:
       case HistoryStep::kReplace: made = NewHistory(random_.Next(), cell_keys_); break;
-      case HistoryStep::kChecks: made.checks = made.ChecksWith(cell_keys_); break;
+      case HistoryStep::kDiscard:
+        if (state_.history != 0) co_return Conclusion{};
+        [[fallthrough]];  // who begins empty tells of its keys, too
+      case HistoryStep::kChecks:
+        made.checks = made.ChecksWith(cell_keys_);
+        if (made.checks == found.value->checks) co_return Conclusion{};
+        break;
     }
     const Instant deadline = executor().Now().PlusUs(CellLimits::kCallUs);
     const auto written = co_await etcd_.Commit(HistoryWrite(keys_, found, made), deadline);
