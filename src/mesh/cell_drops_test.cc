@@ -190,6 +190,16 @@ TEST_F(CellTest, DropWhoseAnswerWasLostIsWrittenOnce) {
   EXPECT_EQ(cell_.etcd.header().revision, before + 1);
 }
 
+TEST_F(CellTest, DropThatIsNotAcknowledgedNamesWhoHasNotAppliedIt) {
+  StartCell(2);
+  cell_.etcd.Cut("b");
+  const auto late = cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(1)}), DropWait::kApplied, kSecond);
+  ASSERT_FALSE(late.has_value());
+  EXPECT_EQ(late.error().code(), Code::kTooLate);
+  EXPECT_THAT(std::string(late.error().message()),
+              HasSubstr("1 of 2 members have applied it by the deadline, and b not yet"));
+}
+
 TEST_F(CellTest, DropsUnderWayEndWithTheirMemberAndSayHowFarTheyCame) {
   StartCell(2);
   cell_.etcd.Cut("b");

@@ -465,6 +465,16 @@ TEST_F(CellTest, EtcdThatGivesNothingIsAskedAFewTimesASecondAndIsNamedMeanwhile)
   ASSERT_TRUE(Settled());
   EXPECT_TRUE(member(0).why().ok());
 
+  // Who has joined says so too, from the first drop that it refuses to the next that it takes.
+  FillEtcd();
+  EXPECT_FALSE(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(1)}), DropWait::kApplied, kSecond).has_value());
+  cell_.RunFor(2 * CellLimits::kLookUs);
+  EXPECT_TRUE(member(0).joined());
+  EXPECT_EQ(member(0).why().code(), Code::kBusy) << member(0).why().ToString();
+  cell_.etcd.SetFull(false);
+  EXPECT_TRUE(cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(1)})).has_value());
+  EXPECT_TRUE(member(0).why().ok());
+
   cell_.etcd.SetChances({.cancelled_watch = 1});
   cell_.etcd.CancelWatches();
   asks_little();

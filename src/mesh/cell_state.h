@@ -63,6 +63,7 @@ struct CellState {
   Retention kept_ends{CellLimits::kKeepEndsUs, CellLimits::kKeepBytes};
   bool joined = false;  // and has read to the revision of its own key: it shares
   Status trouble;       // why it is not joined, or does not reach etcd
+  Status refused;       // why etcd took no drop when it was last asked to; ok: it did
   Event changed;        // pulsed after each change of what stands above
 };
 

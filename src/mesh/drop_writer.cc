@@ -45,6 +45,7 @@ Task<Result<DropReceipt>> DropWriter::Write(CellDrop drop, DropWait wait, Instan
     DropReceipt receipt{.history = parts.front()->history};
     bool one_history = true;
     BatchMark last;
+    std::string missing;
     for (const CallPtr& part : parts) {
       if (part->batch.revision > last.revision) last = part->batch;
       one_history = one_history && part->history == receipt.history;
@@ -62,19 +63,29 @@ Task<Result<DropReceipt>> DropWriter::Write(CellDrop drop, DropWait wait, Instan
             AcknowledgedBy(state_.view, state_.heard, state_.known, receipt.history, last);
         receipt.applied = said.applied;
         receipt.members = said.members;
+        missing = said.missing;
         if (said.complete()) co_return receipt;
       }
       waited = co_await state_.changed.Wait(deadline);
     }
-    if (!waited.ok() || ends_) co_return Error(Unacknowledged(receipt));
+    if (!waited.ok() || ends_) co_return Error(Unacknowledged(receipt, missing));
     // Its history has ended: what was dropped under it is dropped again under the next.
   }
 }
 
-Status DropWriter::Unacknowledged(const DropReceipt& receipt) const {
-  return Status(Code::kTooLate, Text("drop: durable at revision ", receipt.revision, ", ", receipt.applied,
-                                     " of ", receipt.members, " members have applied it by ",
-                                     ends_ ? "the end of this member, and the others will" : "the deadline"));
+Status DropWriter::Unacknowledged(const DropReceipt& receipt, const std::string& missing) const {
+  std::string text = Text("drop: durable at revision ", receipt.revision, ", ", receipt.applied, " of ",
+                          receipt.members, " members have applied it by ");
+  if (ends_) {
+    text += "the end of this member, and the others will";
+  } else {
+    text += "the deadline";
+    if (!missing.empty())
+      text += Text(", and ", missing,
+                   " not yet: `cistern cell` and its log say why; one that is gone is waited "
+                   "for as long as its membership stands");
+  }
+  return Status(Code::kTooLate, std::move(text));
 }
 
 void DropWriter::End() {
@@ -233,6 +244,7 @@ Task<DropWriter::Attempt> DropWriter::Try(const std::string& key, const std::str
     const Code code = answer.error().code();
     *why = answer.error();
     if (code == Code::kTooLate || code == Code::kIoError) co_return Attempt::kAgain;
+    if (code == Code::kBusy) state_.refused = answer.error();
     // A full etcd has taken the first that it had no room for. Else this attempt has changed nothing.
     if (code != Code::kBusy) batch.SetSent(sent_before);
     co_return sent_before ? Attempt::kAgain : Attempt::kRefused;
@@ -266,6 +278,7 @@ Task<DropWriter::Attempt> DropWriter::Try(const std::string& key, const std::str
     }
     revision = there.keys.front().create_revision;  // an earlier attempt whose answer was lost
   }
+  state_.refused = Status();
   for (const CallPtr& call : batch.calls) {
     call->history = history;
     call->batch = {revision, BatchHash(key)};

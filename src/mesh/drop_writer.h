@@ -84,8 +84,9 @@ class DropWriter final {
   Task<Status> Written(std::vector<CallPtr> parts, Instant deadline);
   // Ends it: that nothing was dropped is said only of what never can have been.
   static void Refuse(Call& call, const Status& why);
-  // Of a drop at this revision that is not acknowledged by its deadline, or by the member's end.
-  Status Unacknowledged(const DropReceipt& receipt) const;
+  // Of a drop at this revision that is not acknowledged by its deadline, or by the member's end. `missing`: a
+  // member that has not applied it.
+  Status Unacknowledged(const DropReceipt& receipt, const std::string& missing) const;
   Batch NextBatch();
   Task<void> Commit(Batch batch);
   // What one attempt came to.

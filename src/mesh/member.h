@@ -64,7 +64,7 @@ class Member final : public CellRule {
   // Whether it has joined, has read to the revision of its own key, and has not lost it since. Else it
   // answers no other member and takes nothing from one; why() says what keeps it.
   bool joined() const { return state_.joined; }
-  const Status& why() const { return state_.trouble; }
+  const Status& why() const { return state_.trouble.ok() ? state_.refused : state_.trouble; }
   // Ended: only a person can help, as why() says, and it starts no more by itself.
   bool ended() const { return ended_; }
   // Attempts to join that came to nothing.

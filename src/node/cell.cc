@@ -294,13 +294,14 @@ Task<Result<std::string>> Cell::Inquire(const server::ChainQuestion& question) {
 
 void Cell::NoteChanges() {
   NoteUnreached();
-  const bool joined = member_->joined(), reached = member_->why().ok();
-  std::string state = !joined ? std::string(member_->why().message()) : reached ? "joined" : "unreached";
+  const bool joined = member_->joined(), drops = member_->why().ok();
+  std::string state = !joined ? std::string(member_->why().message())
+                      : drops ? "joined"
+                              : "drops are refused";
   if (state == said_) return;
   said_ = std::move(state);
-  if (joined && !reached) {
-    log_.Log(LogLevel::kWarning,
-             "cell: etcd is not reached, drops are refused and all else goes on: ", member_->why().message());
+  if (joined && !drops) {
+    log_.Log(LogLevel::kWarning, "cell: drops are refused, and all else goes on: ", member_->why().message());
   } else if (joined) {
     log_.Log(LogLevel::kInfo, "cell: member ", member_->options().id, " has joined, ",
              member_->state().view.members.size(), " members, history ", Hex(member_->state().history));
