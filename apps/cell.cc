@@ -81,12 +81,15 @@ void Print(const json::object& all) {
     const json::object& member = one.get_object();
     const bool self = TextOf(member, "self") == "true", connected = TextOf(member, "connected") == "true";
     const bool asked = TextOf(member, "asked") != "false";
+    const std::string no_rail = TextOf(member, "no_rail");
     std::printf("%-20s %-24s %-10s %-8s %-10s %-12s %-10s %-5s %-6s %s\n", TextOf(member, "id").c_str(),
                 TextOf(member, "address").c_str(), TextOf(member, "zone").c_str(),
                 TextOf(member, "role").c_str(), TextOf(member, "version").c_str(),
                 TextOf(member, "applied").c_str(), TextOf(member, "samples").c_str(),
                 self ? "-" : TextOf(member, "rails").c_str(), RateOf(member).c_str(),
-                self                  ? "this node"
+                self ? "this node"
+                : connected && no_rail != "-"
+                    ? ("yes, but no blocks come, of the port behind that address: " + no_rail).c_str()
                 : connected && !asked ? "yes, and not asked for a while: it did not answer"
                 : connected           ? "yes"
                                       : ("none: " + TextOf(member, "why")).c_str());

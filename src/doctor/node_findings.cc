@@ -150,6 +150,10 @@ Finding Cell(const json::object& status) {
   } else if (NumberAt(status, "/cell/joined") == 0) {
     finding.value = "it has not joined yet";
     finding.mend = "its log says what it waits for";
+  } else if (const std::uint64_t without = NumberAt(status, "/cell/without_rail");
+             without > 0 && reached + 1 >= members) {
+    finding.value = Text("no block can be read from ", without, " of ", reached, " others");
+    finding.mend = "`cistern cell` says why: blocks are served at the port behind a member's cell_address";
   } else if (reached + 1 < members) {
     finding.mend =
         "drops of the whole cell end too late until each is reached, or is gone: `cistern cell` says which "

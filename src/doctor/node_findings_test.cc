@@ -149,6 +149,8 @@ TEST(NodeFindings, AMemberThatIsNotReachedOrHasNotJoinedIsAProblem) {
   for (const auto& [cell, value] :
        {std::pair(R"("joined":true,"trouble":"","members":3,"reachable":1)", "3 members, 1 others reached"),
         std::pair(R"("joined":true,"trouble":"etcd is away","members":3,"reachable":2)", "etcd is away"),
+        std::pair(R"("joined":true,"trouble":"","members":3,"reachable":2,"without_rail":1)",
+                  "no block can be read from 1 of 2 others"),
         std::pair(R"("joined":false,"trouble":"","members":0,"reachable":0)", "it has not joined yet")}) {
     const Findings findings = with(cell);
     EXPECT_EQ(Find(findings, "node_cell")->verdict, Verdict::kProblem) << cell;

@@ -78,6 +78,7 @@ constexpr MetricMember<Counters, Counter> kCounted[] = {
     {"dropped_blocks", MetricKind::kCounter, &Counters::blocks, "blocks that they removed"},
     {"discards", MetricKind::kCounter, &Counters::discards,
      "times that everything was given up: another history, or away for longer than drops are kept"},
+    {"discarded_blocks", MetricKind::kCounter, &Counters::discarded, "blocks that went with it"},
 };
 
 struct Shared {
@@ -224,6 +225,10 @@ void AddMetrics(MetricRegistry& registry, const CellParts& cell) {
       "cell",
       {"rail_threads", MetricKind::kGauge, "threads that carry blocks to other members and from them"},
       [rails = cell.rails] { return MetricValue(std::uint64_t{rails->threads()}); });
+  registry.Add("cell",
+               {"without_rail", MetricKind::kGauge,
+                "members of which nothing could be read lately: no connection for blocks to them was open"},
+               [rails = cell.rails] { return MetricValue(std::uint64_t{rails->WithoutRail()}); });
   registry.Add(
       "cell",
       {"served_paced", MetricKind::kCounter, "sends to other members that waited, because of cell_bandwidth"},

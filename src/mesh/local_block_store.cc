@@ -54,8 +54,12 @@ Task<void> LocalBlockStore::Begin(const std::vector<CellDrop>& drops) {
 }
 
 Task<Status> LocalBlockStore::Discard() {
-  counters_.discards.Add();
-  counters_.blocks.Add(co_await store_.cell_drops().BeginAll());
+  // Who comes for the first time has nothing yet.
+  if (const std::uint64_t blocks = co_await store_.cell_drops().BeginAll(); blocks > 0) {
+    counters_.discards.Add();
+    counters_.discarded.Add(blocks);
+    counters_.blocks.Add(blocks);
+  }
   co_return co_await store_.cell_drops().Settle();
 }
 

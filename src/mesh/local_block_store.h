@@ -56,11 +56,12 @@ class LocalBlockStore final : public LocalStore {
   };
 
   struct Counters {
-    Counter drops;     // of keys and namespaces that have begun, as the cell wrote them
-    Counter ends;      // of conversations
-    Counter unknown;   // of both, those of namespaces that are not here
-    Counter blocks;    // removed
-    Counter discards;  // of everything
+    Counter drops;      // of keys and namespaces that have begun, as the cell wrote them
+    Counter ends;       // of conversations
+    Counter unknown;    // of both, those of namespaces that are not here
+    Counter blocks;     // removed
+    Counter discards;   // of everything, where there was something
+    Counter discarded;  // blocks, by these
   };
   const Counters& counters() const { return counters_; }
 

@@ -113,7 +113,17 @@ Task<Status> RailThreads::Read(std::uint64_t peer, std::span<const net::ConstPie
   const Status status = co_await threads_[at]->Read(peer, links_.RailAddress(peer), questions, sink, deadline,
                                                     &(*ways)[at].rails);
   --(*ways)[at].under_way;
+  if ((*ways)[at].rails > 0) {
+    no_rail_.erase(peer);
+  } else if (const auto now = ways_.find(peer); !status.ok() && now != ways_.end() && now->second == ways) {
+    no_rail_[peer] = status;
+  }
   co_return status;
+}
+
+Status RailThreads::WhyNone(std::uint64_t peer) const {
+  const auto none = no_rail_.find(peer);
+  return none == no_rail_.end() ? Status() : none->second;
 }
 
 std::size_t RailThreads::OpenTo(std::uint64_t peer) const {
@@ -126,6 +136,7 @@ std::size_t RailThreads::OpenTo(std::uint64_t peer) const {
 
 void RailThreads::Forget(std::uint64_t peer) {
   ways_.erase(peer);
+  no_rail_.erase(peer);
   for (const auto& thread : threads_) thread->Forget(peer);
 }
 

@@ -68,6 +68,10 @@ class RailThreads final : public BlockRails {
   const std::string& fabric_name() const { return fabric_name_; }
   // Rails to a peer that were open when something was last read on them.
   std::size_t OpenTo(std::uint64_t peer) const;
+  // Why no rail to a peer was open when something was last read from it; ok: one was, or nothing was read.
+  Status WhyNone(std::uint64_t peer) const;
+  // To how many peers none was.
+  std::size_t WithoutRail() const { return no_rail_.size(); }
   // Reads that are under way end with kGone, and so do later ones.
   void EndReads();
   // Ends the threads. No Read is under way, and none comes.
@@ -95,6 +99,7 @@ class RailThreads final : public BlockRails {
   const PeerLinks& links_;
   RailCommon common_;
   std::map<std::uint64_t, std::shared_ptr<Ways>> ways_;  // to peers
+  std::map<std::uint64_t, Status> no_rail_;              // of these, why there was none
   bool reads_ended_ = false;
   Status no_fabric_;
   std::string fabric_name_;

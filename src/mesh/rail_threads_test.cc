@@ -2,6 +2,7 @@
 #include "mesh/rail_threads.h"
 
 #include <arpa/inet.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -19,18 +20,11 @@
 namespace cistern::mesh {
 namespace {
 
-// A peer that takes connections and says nothing.
-class SilentPeer final : public PeerLinks {
+// A peer of which nothing is known but where it serves blocks.
+class PeerAt : public PeerLinks {
  public:
-  SilentPeer() {
-    sockaddr_in any{.sin_family = AF_INET};
-    any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(any);
-    auto* const address = reinterpret_cast<sockaddr*>(&any);
-    EXPECT_EQ(::bind(socket_.get(), address, size) | ::listen(socket_.get(), 16), 0);
-    EXPECT_EQ(::getsockname(socket_.get(), address, &size), 0);
-    address_ = Text("127.0.0.1:", ntohs(any.sin_port));
-  }
+  explicit PeerAt(std::string address) : address_(std::move(address)) {}
+  virtual ~PeerAt() = default;
   std::vector<std::uint64_t> Reachable() const override { return {}; }
   bool SameZone(std::uint64_t) const override { return false; }
   Status Tell(std::uint64_t, std::uint16_t, net::ConstPiece) override {
@@ -44,8 +38,26 @@ class SilentPeer final : public PeerLinks {
   std::string RailAddress(std::uint64_t) const override { return address_; }
 
  private:
-  Fd socket_{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-  std::string address_;
+  const std::string address_;
+};
+
+// It takes connections and says nothing.
+class SilentPeer final : public PeerAt {
+ public:
+  SilentPeer() : SilentPeer(Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))) {}
+
+ private:
+  explicit SilentPeer(Fd socket) : PeerAt(ListenOn(socket.get())), socket_(std::move(socket)) {}
+  static std::string ListenOn(int socket) {
+    sockaddr_in any{.sin_family = AF_INET};
+    any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(any);
+    auto* const address = reinterpret_cast<sockaddr*>(&any);
+    EXPECT_EQ(::bind(socket, address, size) | ::listen(socket, 16), 0);
+    EXPECT_EQ(::getsockname(socket, address, &size), 0);
+    return Text("127.0.0.1:", ntohs(any.sin_port));
+  }
+  const Fd socket_;
 };
 
 class OneEnd final : public net::RailSink {
@@ -82,6 +94,45 @@ TEST(RailThreadsTest, P5AnEndWaitsForNoDial) {
   rails.EndReads();
   EXPECT_EQ(t.Run(std::move(reading)).code(), Code::kGone);
   t.Run(rails.Close());
+}
+
+TEST(RailThreadsTest, WhyNoRailIsOpenIsKnownUntilOneIs) {
+  store::TestStore t;
+  const SystemClock clock;
+  const arena::Reader<arena::Words> reader(t.words, t.arena, t.index);
+  std::string address;
+  {
+    auto listens = net::ListenFor(std::array<io::Loop*, 1>{&*t.loop}, "127.0.0.1:0");
+    ASSERT_TRUE(listens.has_value());
+    address = listens->front()->address();
+  }
+  const PeerAt peer(address);
+  const auto start = [&](const std::string& listen) {
+    return std::move(*RailThreads::Start({.core = *t.loop,
+                                          .clock = clock,
+                                          .store = *t.store,
+                                          .reader = reader,
+                                          .links = peer,
+                                          .loop = {.kind = io::LoopKind::kEpoll, .poll_us = 0}},
+                                         listen));
+  };
+  const std::array<std::byte, 8> question{};
+  const net::ConstPiece questions[] = {question};
+  OneEnd sink;
+  const std::unique_ptr<RailThreads> rails = start("127.0.0.1:0");
+  const auto read = [&] { return t.Run(rails->Read(1, questions, sink, clock.Now().PlusUs(60'000'000))); };
+  EXPECT_TRUE(rails->WhyNone(1).ok());
+  EXPECT_FALSE(read().ok());
+  EXPECT_THAT(std::string(rails->WhyNone(1).message()), testing::HasSubstr(address));
+  EXPECT_EQ(rails->WithoutRail(), 1u);
+  const std::unique_ptr<RailThreads> other = start(address);
+  (void)read();  // what is asked is no request of a block: a rail that is open says so
+  EXPECT_TRUE(rails->WhyNone(1).ok()) << rails->WhyNone(1).ToString();
+  EXPECT_EQ(rails->WithoutRail(), 0u);
+  for (RailThreads* one : {rails.get(), other.get()}) {
+    one->EndReads();
+    t.Run(one->Close());
+  }
 }
 
 // A thread that reads from itself a block that is not in memory.

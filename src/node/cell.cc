@@ -210,24 +210,46 @@ Task<void> Cell::ClaimNames() {
   }
 }
 
-void Cell::NoteUnreached() {
+void Cell::NoteMembers() {
   const Instant now = executor().Now();
-  const mesh::CellView& view = member_->state().view;
-  std::erase_if(apart_, [&](const auto& apart) {
-    return member_->Reaches(apart.first) || std::ranges::none_of(view.members, [&](const auto& member) {
-             return member.second.process_number == apart.first;
-           });
-  });
-  for (const auto& [id, value] : view.members) {
+  const auto& members = member_->state().view.members;
+  const auto is_there = [&](std::uint64_t process) {
+    return std::ranges::any_of(members,
+                               [&](const auto& one) { return one.second.process_number == process; });
+  };
+  unreached_.KeepOnly(is_there);
+  blockless_.KeepOnly(is_there);
+  for (const auto& [id, value] : members) {
     const std::uint64_t process = value.process_number;
-    if (!member_->joined() || process == member_->options().process_number || member_->Reaches(process))
-      continue;
-    Apart& apart = apart_.try_emplace(process, Apart{now}).first->second;
-    if (apart.said || now.UsSince(apart.since) < kUnreachedUs) continue;
-    apart.said = true;
-    log_.Log(LogLevel::kWarning, "cell: member ", id, ": ", member_->WhyApart(id),
-             "; without a connection its drops wait for it, and neither reads what the other has");
+    if (!member_->joined() || process == member_->options().process_number) continue;
+    const bool reached = member_->Reaches(process);
+    using Say = LastingTroubles::Say;
+    if (const Say say = unreached_.Note(process, !reached, now); say == Say::kTrouble) {
+      log_.Log(LogLevel::kWarning, "cell: member ", id, ": ", member_->WhyApart(id),
+               "; without a connection its drops wait for it, and neither reads what the other has");
+    } else if (say == Say::kOver) {
+      log_.Log(LogLevel::kInfo, "cell: member ", id, " is reached again");
+    }
+    const Status why = rails_->WhyNone(process);
+    if (const Say say = blockless_.Note(process, reached && !why.ok(), now); say == Say::kTrouble) {
+      log_.Log(LogLevel::kWarning, "cell: member ", id,
+               " is reached, but no block can be read from it: ", why.message(),
+               "; blocks are served at the port behind its cell_address");
+    } else if (say == Say::kOver && reached) {
+      log_.Log(LogLevel::kInfo, "cell: blocks are read from member ", id, " again");
+    }
   }
+}
+
+void Cell::NoteDiscards() {
+  const mesh::LocalBlockStore::Counters& counters = local_.counters();
+  const std::uint64_t blocks =
+      counters.discarded.value() - std::exchange(discarded_, counters.discarded.value());
+  if (blocks > 0)
+    log_.Log(
+        LogLevel::kWarning, "cell: ", blocks,
+        " blocks, all that was shared, are given up, and will be computed anew: etcd is another one, or was "
+        "restored or told of a new history, or this node was away for longer than drops are kept");
 }
 
 void Cell::ForgetGone() {
@@ -293,7 +315,8 @@ Task<Result<std::string>> Cell::Inquire(const server::ChainQuestion& question) {
 }
 
 void Cell::NoteChanges() {
-  NoteUnreached();
+  NoteMembers();
+  NoteDiscards();
   const bool joined = member_->joined(), drops = member_->why().ok();
   std::string state = !joined ? std::string(member_->why().message())
                       : drops ? "joined"

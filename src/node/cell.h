@@ -30,6 +30,7 @@
 #include "mesh/sharing.h"
 #include "net/tcp_network.h"
 #include "net/tls_network.h"
+#include "node/lasting_troubles.h"
 #include "node/options.h"
 #include "server/lanes.h"
 #include "server/parts.h"
@@ -112,7 +113,6 @@ class Cell final {
   static constexpr std::int64_t kPublishUs = 50'000;
   static constexpr std::int64_t kNamesUs = 1'000'000;   // between two looks for names that nobody has claimed
   static constexpr std::uint64_t kConflictRounds = 10;  // looks between two for names that stand for others
-  static constexpr std::int64_t kUnreachedUs = 5'000'000;  // a member is, and it is said
 
   Cell(const Parts& parts, const NodeOptions& options, std::vector<net::CellKey> keys);
   Status Share(const NodeOptions& options, std::uint64_t seed);
@@ -120,7 +120,8 @@ class Cell final {
   Task<void> PublishNames();
   Task<void> ClaimNames();
   bool HasName(const std::string& name) const;
-  void NoteUnreached();
+  void NoteMembers();
+  void NoteDiscards();
   void ForgetGone();
 
   const Parts parts_;
@@ -141,13 +142,11 @@ class Cell final {
   std::optional<mesh::CellNames> agreed_names_;
   std::map<std::string, std::string> conflicts_;  // names that stand for another list in the cell, and why
   std::map<std::string, int> attaching_;          // names, and how many attaches are under way for them
-  struct Apart {
-    Instant since;
-    bool said = false;
-  };
-  std::map<std::uint64_t, Apart> apart_;  // starts of members that are not reached
-  std::set<std::uint64_t> known_;         // starts of members in the last view, or still reached
-  std::string said_;                      // of its state, last
+  std::uint64_t discarded_ = 0;                   // blocks, that were said
+  LastingTroubles unreached_;                     // there is no connection
+  LastingTroubles blockless_;                     // there is one, and no rail
+  std::set<std::uint64_t> known_;                 // starts of members in the last view, or still reached
+  std::string said_;                              // of its state, last
   TaskGroup tasks_;
 };
 

@@ -129,6 +129,7 @@ server::ReportPage MembersPage(const mesh::Member& member, const mesh::Sharing& 
         {"answer_us", peer == nullptr ? json::value() : json::value(peer->answer_us)},
         {"version", release.empty() ? json::value() : json::value(Utf8(release))},
         {"rails", rails.OpenTo(value.process_number)},
+        {"no_rail", std::string(rails.WhyNone(value.process_number).message())},
         {"gb_per_s", peer == nullptr || !peer->IsKnown(now) ? json::value()
                                                             : json::value(peer->bytes_per_us(now) / 1000)},
         {"bytes_per_us", peer == nullptr ? json::value() : json::value(peer->bytes_per_us(now))},
