@@ -225,6 +225,7 @@ Task<Result<std::vector<std::byte>>> ControlConnection::Ask(std::uint16_t type, 
 }
 
 Status ControlConnection::Handle(const FrameHead& head, std::vector<std::byte> payload) {
+  if (!ended_status_.ok()) return ended_status_;  // it had come before
   switch (head.kind) {
     case FrameKind::kHello: return Status(Code::kGone, Text(stream_->peer(), ": said hello a second time"));
     case FrameKind::kHeartbeat: return Status();

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <optional>
 #include <set>
 
 #include "base/format.h"
@@ -41,6 +43,7 @@ class Echo final : public ControlHandler {
   void Notice(std::uint16_t type, ConstPiece payload) override {
     notices.emplace_back(type, std::vector<std::byte>(payload.begin(), payload.end()));
     noticed_in.insert(executor_.steps());
+    if (on_notice) on_notice();
   }
 
   Event let_go;
@@ -48,6 +51,7 @@ class Echo final : public ControlHandler {
   Instant last_deadline;
   std::vector<std::pair<std::uint16_t, std::vector<std::byte>>> notices;
   std::set<std::uint64_t> noticed_in;  // steps
+  std::function<void()> on_notice;
 
  private:
   Executor& executor_;
@@ -416,6 +420,26 @@ TEST_F(ControlConnectionTest, TheFirstAnswerCountsThoughOthersAndTheEndCameWithI
     pair_.loop->BlockOn(far_->Close());
     far_.reset();
   }
+}
+
+// As where a node stood: what others have asked meanwhile lies there together.
+TEST_F(ControlConnectionTest, WhatHasComeIsNotHeardBehindTheEnd) {
+  const std::unique_ptr<Stream> liar = OpenToLiar();
+  std::optional<Task<void>> closing;
+  there_.on_notice = [&] {
+    if (!closing) closing = far_->Close();
+  };
+  std::vector<std::byte> bytes;
+  AppendFrame(bytes, {.kind = FrameKind::kNotice, .type = 1}, "");
+  AppendFrame(bytes, {.kind = FrameKind::kQuestion, .type = 1, .id = 1, .remaining_us = 1'000'000}, "");
+  AppendFrame(bytes, {.kind = FrameKind::kNotice, .type = 1}, "");
+  EXPECT_TRUE(pair_.loop->BlockOn(SendAll(executor(), *liar, bytes, pair_.After(1'000'000))).ok());
+  pair_.loop->BlockOn(Pass(100'000));
+  ASSERT_TRUE(closing.has_value());
+  pair_.loop->BlockOn(std::move(*closing));
+  EXPECT_EQ(there_.asked, 0);
+  EXPECT_EQ(there_.notices.size(), 1u);
+  far_.reset();
 }
 
 TEST_F(ControlConnectionTest, WhatTheOtherSideSaysOfAnErrorIsShownAsShortText) {
