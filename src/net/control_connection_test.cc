@@ -57,6 +57,35 @@ class Echo final : public ControlHandler {
   Executor& executor_;
 };
 
+// Takes what has come at once, as TLS does a record, and gives it out though it was closed meanwhile.
+class AheadStream final : public Stream {
+ public:
+  explicit AheadStream(std::unique_ptr<Stream> below) : below_(std::move(below)) {}
+  Executor& executor() override { return below_->executor(); }
+  Task<Result<std::size_t>> Receive(std::span<const Piece> into, Instant deadline) override {
+    if (ahead_.empty()) {
+      ahead_.resize(4096);
+      const Piece all(ahead_);
+      const auto bytes = co_await below_->Receive({&all, 1}, deadline);
+      ahead_.resize(bytes ? *bytes : 0);
+      if (ahead_.empty()) co_return bytes;
+    }
+    const std::size_t bytes = std::min(into[0].size(), ahead_.size());
+    std::copy_n(ahead_.begin(), bytes, into[0].begin());
+    ahead_.erase(ahead_.begin(), ahead_.begin() + static_cast<std::ptrdiff_t>(bytes));
+    co_return bytes;
+  }
+  Task<Status> Send(std::span<const ConstPiece> pieces, Instant deadline) override {
+    return below_->Send(pieces, deadline);
+  }
+  void Close() override { below_->Close(); }
+  const std::string& peer() const override { return below_->peer(); }
+
+ private:
+  const std::unique_ptr<Stream> below_;
+  std::vector<std::byte> ahead_;
+};
+
 class ControlConnectionTest : public ::testing::Test {
  public:
   Executor& executor() { return pair_.executor(); }
@@ -113,8 +142,8 @@ class ControlConnectionTest : public ::testing::Test {
   std::unique_ptr<Stream> OpenToLiar() {
     pair_.Connect();
     std::unique_ptr<Stream> raw = std::move(pair_.near);
-    auto opening = ControlConnection::Open(executor(), std::move(pair_.far), Named("bb"), there_,
-                                           pair_.After(1'000'000));
+    auto opening = ControlConnection::Open(executor(), std::make_unique<AheadStream>(std::move(pair_.far)),
+                                           Named("bb"), there_, pair_.After(1'000'000));
     const std::vector<std::byte> bytes = HelloOfALiar();
     EXPECT_TRUE(pair_.loop->BlockOn(SendAll(executor(), *raw, bytes, pair_.After(1'000'000))).ok());
     auto opened = pair_.loop->BlockOn(std::move(opening));

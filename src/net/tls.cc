@@ -397,6 +397,8 @@ Task<Result<std::unique_ptr<TlsStream>>> TlsStream::Handshake(Executor&, const T
 }
 
 Task<Result<std::size_t>> TlsStream::Receive(std::span<const Piece> into, Instant deadline) {
+  // What had come before is there, too.
+  if (closed_) co_return Error(Code::kGone, Text(peer(), ": the connection was closed here"));
   PieceCursor<std::byte> cursor(into);
   std::size_t received = 0;
   for (;;) {
