@@ -295,9 +295,10 @@ std::string Peers::WhyApart(const std::string& id) const {
     return Text("it cannot be reached at ", address,
                 ", its cell_address: ", why ? dialed->second.message() : std::string_view("no answer yet"));
   }
+  const Status& refused = refused_.ok() ? listener_->refused() : refused_;
   return Text("it is to connect to this node at ", own->second.address,
               " (cell_address), and no connection of it stands",
-              refused_.ok() ? std::string() : Text("; the last one that came: ", refused_.message()),
+              refused.ok() ? std::string() : Text("; the last one that came: ", refused.message()),
               ": is that address, and the port behind it, reachable from ", address, "?");
 }
 

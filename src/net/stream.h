@@ -57,6 +57,11 @@ class Listener {
   virtual Executor& executor() = 0;
   // The next connection. kTooLate: none by the deadline; kBusy: this process has no descriptor for it.
   virtual Task<Result<std::unique_ptr<Stream>>> Accept(Instant deadline) = 0;
+  // Why the last one that came was none that Accept gives; ok: it was.
+  virtual const Status& refused() const {
+    static const Status none;
+    return none;
+  }
   // Where it listens, with the port that the system chose where 0 was asked for.
   virtual const std::string& address() const = 0;
 };

@@ -32,6 +32,7 @@ class TlsListener final : public Listener {
 
   Executor& executor() override { return below_->executor(); }
   const std::string& address() const override { return below_->address(); }
+  const Status& refused() const override { return refused_; }
 
   Task<Result<std::unique_ptr<Stream>>> Accept(Instant deadline) override {
     while (proved_.empty()) {
@@ -65,6 +66,7 @@ class TlsListener final : public Listener {
     const Instant deadline = executor().Now().PlusUs(std::max(us, TlsNetwork::kLeastHandshakeUs));
     auto proved = co_await Prove(executor(), context_, after_, TlsRole::kServer, std::move(stream), deadline);
     --shaking_;
+    refused_ = proved ? Status() : proved.error();
     if (proved) {
       proved_.push_back(std::move(*proved));
       came_.Pulse();
@@ -76,6 +78,7 @@ class TlsListener final : public Listener {
   const TlsContext& context_;
   const AfterHandshake after_;
   std::size_t shaking_ = 0;
+  Status refused_;
   std::deque<std::unique_ptr<Stream>> proved_;
   Event came_, room_;
   TaskGroup tasks_;

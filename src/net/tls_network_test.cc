@@ -48,6 +48,11 @@ TEST_F(TlsNetworkTest, EndsThatHoldTheKeyTalkAndOthersAreRefused) {
   const auto refused = loop_->BlockOn(stranger_.Connect(listener->address(), After(1'000'000)));
   EXPECT_FALSE(refused.has_value());
   EXPECT_EQ(loop_->BlockOn(listener->Accept(After(3'000'000))).error().code(), Code::kTooLate);
+  EXPECT_EQ(listener->refused().code(), Code::kDenied);
+  EXPECT_NE(listener->refused().message().find("here:"), std::string_view::npos) << "who it was";
+  ASSERT_TRUE(loop_->BlockOn(client_.Connect(listener->address(), After(1'000'000))).has_value());
+  EXPECT_TRUE(loop_->BlockOn(listener->Accept(After(1'000'000))).has_value());
+  EXPECT_TRUE(listener->refused().ok());
 }
 
 TEST_F(TlsNetworkTest, ThoseThatSayNothingKeepNobodyOut) {
