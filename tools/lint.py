@@ -391,8 +391,8 @@ def check_rules(tree: Tree) -> Iterator[Finding]:
 
 
 def check_pages(tree: Tree) -> Iterator[Finding]:
-    """Links of pages lead to files, and to headings, that are there; tests that they name exist; the table of layers
-    has a row for each folder of src/."""
+    """Links of pages lead to files, and to headings, that are there; tests that they name exist; the list of
+    decisions has each; the table of layers has a row for each folder of src/."""
     tests, _ = tests_of(tree)
     pages = {p: p.read_text(encoding="utf-8") for p in (*tree.root.glob("*.md"), *tree.root.glob("docs/**/*.md"))}
     anchors = {p: {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in re.findall(r"(?m)^#+ (.*)$", text)}
@@ -406,6 +406,10 @@ def check_pages(tree: Tree) -> Iterator[Finding]:
         for m in re.finditer(r"`([a-z_]+/[A-Z]\w*\.[A-Z]\w*|[\w/]+\.py::\w+)`", text):
             if m[1] not in tests and page != "docs/rules.md":
                 yield Finding(page, line_of(text, m.start()), f"there is no test {m[1]}")
+    decisions = tree.root / "docs/decisions/README.md"
+    for path in sorted(pages) if decisions in pages else ():
+        if path.parent == decisions.parent and path != decisions and f"]({path.name})" not in pages[decisions]:
+            yield Finding("docs/decisions/README.md", 1, f"no line leads to {path.name}")
     layers = tree.root / "docs/architecture.md"
     for folder in tree.arrows.direct if layers in pages else ():
         if not re.search(rf"(?m)^\| [^|]*`{folder}`", pages[layers]):

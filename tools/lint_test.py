@@ -223,6 +223,11 @@ class LintTest(unittest.TestCase):
         self.assertEqual(self.found("docs/architecture.md", rows + "| `store` | c |\n"), [])
         self.expect("docs/architecture.md", rows, "architecture.md:1: no row of a table begins with `store`")
 
+    def test_a_decision_that_the_list_has_not(self) -> None:
+        self.plant({"docs/decisions/0001-a.md": "# 0001: a\n"})
+        self.assertEqual(self.found("docs/decisions/README.md", "# A\n- [0001](0001-a.md): a\n"), [])
+        self.expect("docs/decisions/README.md", "# A\n", "README.md:1: no line leads to 0001-a.md")
+
     def test_the_picture_is_svg_with_every_folder(self) -> None:
         tree = lint.read_tree(self.root)
         drawn = picture.draw(tree.arrows.direct, tree.arrows.headers, {"base", "store", "door", "client"},
