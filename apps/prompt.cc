@@ -80,6 +80,9 @@ std::string WhyReadsAreOff(Attachment& at, std::int64_t deadline_us) {
     return value != nullptr && value->is_bool() && value->get_bool() == expected;
   };
   if (is("/switches/reads_on", false)) return "reads are off, `cistern admin reads on` turns them on";
+  if (at.ns.spec().strict && is("/cell/stands", false))
+    return "the namespace is strict, and this node's membership of its cell does not stand: `cistern cell` "
+           "says why";
   const std::string& name = at.ns.spec().name;
   const boost::json::value* rows = status.find_pointer("/namespaces", error);
   for (std::size_t i = 0; rows != nullptr && rows->is_array() && i < rows->get_array().size(); ++i) {

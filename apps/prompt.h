@@ -33,8 +33,8 @@ struct Attachment {
 enum class IfNew : bool { kMake, kRefuse };
 Result<Attachment> AttachByName(const Prompt& prompt, IfNew if_new = IfNew::kMake);
 
-// Asked after a miss: why nothing of the namespace is found, and the way out, where reads are off or the node
-// drains. Empty: neither is so, or the node does not say.
+// Asked after a miss: why nothing of the namespace is found, and the way out, where reads are off, the node
+// drains, or the namespace is strict and the membership lapsed. Empty: none is so, or the node does not say.
 std::string WhyReadsAreOff(Attachment& at, std::int64_t deadline_us);
 
 // kInvalid names the key that is not one.

@@ -99,8 +99,10 @@ TEST_F(CellTest, R10MembershipEndsWhileItsHostSleeps) {
   StartCell(2);
   cell_.RunFor(6 * kSecond);
   ASSERT_GT(member(1).valid_until(), boot.Now());
+  EXPECT_TRUE(member(1).stands());
   boot.slept_us += 3600 * kSecond;
   EXPECT_LE(member(1).valid_until(), boot.Now());
+  EXPECT_FALSE(member(1).stands());
   // A renewal under way is of before.
   cell_.RunFor(6 * kSecond);
   EXPECT_GT(member(1).valid_until(), boot.Now());

@@ -46,6 +46,8 @@ constexpr Said kSaid[] = {
      "why it has not joined, or etcd takes no drop; empty: it does"},
     {"joined", MetricKind::kGauge, [](const Member& m) { return MetricValue(m.joined()); },
      "whether it has joined, and has read all drops up to then"},
+    {"stands", MetricKind::kGauge, [](const Member& m) { return MetricValue(m.stands()); },
+     "whether its membership stands now: strict namespaces are read while it does"},
     {"members", MetricKind::kGauge,
      [](const Member& m) { return MetricValue(std::uint64_t{m.state().view.members.size()}); },
      "in its view, itself too"},

@@ -74,6 +74,7 @@ class Member final : public CellRule {
   // On the boot clock: until then nobody has seen the membership lapse: strict namespaces are served no
   // longer than that. In the past where it has not joined.
   Instant valid_until() const { return state_.joined ? membership_.valid_until() : Instant(); }
+  bool stands() const { return state_.joined && membership_.stands(); }
 
   // To be read before a record is looked up that is to be answered; none: it answers nobody.
   std::optional<Answered> Answering() const override;

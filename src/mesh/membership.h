@@ -51,12 +51,13 @@ class Membership final {
   // On the boot clock: until then nobody has seen this membership lapse, from when the last renewal was sent
   // that the key has outlived. In the past unless Enter has succeeded.
   Instant valid_until() const { return valid_until_; }
+  bool stands() const { return BootNow() < valid_until_; }
 
  private:
   Status TakenBy(const MemberValue& other) const;
   // Renews the lease that there is; none is left where it had ended. etcd's errors.
   Task<Status> Renew(Instant deadline);
-  Instant BootNow() { return boot_ == nullptr ? executor().Now() : boot_->Now(); }
+  Instant BootNow() const { return boot_ == nullptr ? etcd_.executor().Now() : boot_->Now(); }
   // Of a lease of so many seconds that was asked for or renewed then. Clocks of two hosts run apart by less
   // than one part in a hundred.
   static Instant EndOf(Instant sent, std::int64_t ttl_s) { return sent.PlusUs(ttl_s * 990'000); }
