@@ -74,7 +74,8 @@ Result<std::string> AskNode(const Prompt& prompt) {
 }
 
 // Of a node that could not be asked: where one listens, to start one is no way out.
-doctor::Finding Unasked(const Status& why) {
+// `runs`: a node has the memory_dir that was looked at.
+doctor::Finding Unasked(const Status& why, bool runs) {
   doctor::Finding finding{
       .name = "node",
       .verdict = Verdict::kWarning,
@@ -94,6 +95,12 @@ doctor::Finding Unasked(const Status& why) {
     finding.mend = "give it as this says";
   } else if (why.code() != Code::kGone) {
     finding.mend = "ask by cistern of its release";
+  } else if (runs) {
+    finding.verdict = Verdict::kProblem;
+    finding.value += "; and one runs, which has memory_dir";
+    finding.mend =
+        "it may still start, as its log says; else restart it where its socket was removed, or name its "
+        "--socket";
   }
   return finding;
 }
@@ -189,7 +196,7 @@ int RunDoctor(int argc, const char* const* argv) {
     if (configured) configured = options;
     std::ranges::move(doctor::FindingsOfNode(*status, *facts, configured), std::back_inserter(findings));
   } else {
-    findings.push_back(Unasked(status.error()));
+    findings.push_back(Unasked(status.error(), doctor::HasNode(*facts, options)));
   }
   prompt.json ? PrintJson(findings) : Print(findings);
   return CountOf(findings, Verdict::kProblem) == 0 ? kExitOk : kExitFailed;

@@ -93,6 +93,8 @@ HEALTHY: dict[str, str] = dict([
     stays("cistern_store_down_over_budget_total", 0),
     counts("cistern_store_evicted_unwritten_total", 5),
     counts("cistern_store_evicted_total", 600),
+    stays("cistern_journal_failed", 0),
+    stays("cistern_journal_spare_bytes", 65536),
 ])
 
 # What is otherwise where it is not.
@@ -123,6 +125,7 @@ FAULTS: dict[str, list[tuple[str, str]]] = {
     "CisternDeviceErrors": [(labelled("cistern_device_bad_records_total", 'path="/d"'), "0x296 1x24")],
     "CisternEnduranceSpent": [counts("cistern_store_down_over_budget_total", 16)],
     "CisternFlashBehind": [counts("cistern_store_evicted_unwritten_total", 100)],
+    "CisternJournalFails": [stays("cistern_journal_spare_bytes", 0)],
 }
 
 

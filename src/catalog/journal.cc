@@ -23,6 +23,7 @@ constexpr std::uint64_t kMaxFileBytes = 256ull
                                         << 20;  // far above what kMaxNamespaces and the tombstones take
 constexpr std::uint64_t kSlackBytes = 1u << 20;
 constexpr std::uint64_t kSpareBytes = 64u << 10;
+constexpr std::uint64_t kLeastSpareBytes = 16u << 10;  // two files, each of a page or two
 constexpr std::size_t kStepRecords = 256;
 constexpr std::size_t kMaxBatchBytes = kBatchHeadBytes + kRecordHeadBytes + kMaxPayloadBytes;
 // The most that is summed to find a batch behind a torn one: what was torn holds few places that look like
@@ -542,6 +543,7 @@ Task<Status> Journal::PutDevices(std::vector<std::uint64_t> devices) {
 Task<Status> Journal::PutTime(std::uint64_t time_s) {
   time_s_ = std::max(time_s_, time_s);
   Append(Kind::kTime, NumbersOf({&time_s_, 1}));
+  spare_due_ = spare_bytes_ == 0;
   co_return co_await Flush();
 }
 
@@ -651,6 +653,7 @@ Task<Status> Journal::Rewrite() {
   }
   if (Status status = co_await loop_.SyncDirectory(directory_); !status.ok()) co_return status;
   files_ = std::move(files);
+  named_ = files_[0].Named() && files_[1].Named();
   end_ = live_bytes_ = *bytes;
   broken_ = false;
   mark_ = {state_, end_};
@@ -658,16 +661,38 @@ Task<Status> Journal::Rewrite() {
   co_return Status();
 }
 
-// Where there is no room for it either, all goes on without.
-void Journal::KeepSpare() {
-  if (spare_bytes_ >= std::max(kSpareBytes, 2 * live_bytes_)) return;
+// Real bytes where they cannot be reserved: what that asks the file system for leaves out what it keeps for
+// root, which may be all that a full disk has.
+Task<Status> Journal::TakeRoom(io::File& file, std::uint64_t bytes) {
+  Status status = loop_.Preallocate(file, bytes);
+  if (status.ok()) co_return status;
+  const std::vector<std::byte> zeros(std::min<std::uint64_t>(bytes, kStepBytes));
+  for (std::uint64_t at = 0; at < bytes; at += zeros.size()) {
+    status = co_await file.WriteAll(std::span(zeros).first(std::min(bytes - at, zeros.size())), at);
+    if (!status.ok()) co_return status;
+  }
+  co_return co_await file.Sync();
+}
+
+// As much as there is room for, down to what writing it anew takes. Where there is no room for that, all goes
+// on without.
+Task<void> Journal::KeepSpare() {
+  if (spare_bytes_ >= std::max(kSpareBytes, 2 * live_bytes_)) co_return;
   const std::string path = directory_ + "/journal.spare";
-  auto file = loop_.Open(path, io::OpenMode::kCreate);
-  if (!file) return;
-  const std::uint64_t bytes = std::max(kSpareBytes, 4 * live_bytes_);
-  if (loop_.Preallocate(*file, bytes).ok()) {
-    spare_bytes_ = bytes;
-  } else if (spare_bytes_ == 0) {
+  std::uint64_t bytes = std::max(kSpareBytes, 4 * live_bytes_);
+  if (spare_bytes_ > 0) {
+    auto file = loop_.Open(path, io::OpenMode::kCreate);
+    if (file && loop_.Preallocate(*file, bytes).ok()) spare_bytes_ = bytes;
+    co_return;
+  }
+  for (; bytes >= std::max(kLeastSpareBytes, 2 * live_bytes_); bytes /= 2) {
+    auto file = MakeAnew(path);
+    if (!file) co_return;
+    const Status taken = co_await TakeRoom(*file, bytes);
+    if (taken.ok()) {
+      spare_bytes_ = bytes;
+      co_return;
+    }
     (void)loop_.Remove(path);
   }
 }
@@ -678,19 +703,43 @@ bool Journal::GiveUpSpare() {
   return loop_.Remove(directory_ + "/journal.spare").ok();
 }
 
+bool Journal::removed() const { return named_ && !(files_[0].Named() && files_[1].Named()); }
+
+void Journal::NoteOutcome(Status& status) {
+  if (!status.ok() && !given_up_) {
+    ++failures_;
+    status = Status(status.code(), Text("journal: ", directory_, " takes nothing: ", status.message(),
+                                        "; make room there, where it is full"));
+  }
+  trouble_ = status;
+}
+
+void Journal::TakeAll(std::vector<AskedPtr>* asked) {
+  for (Batch& batch : pending_) asked->insert(asked->end(), batch.asked.begin(), batch.asked.end());
+  pending_.clear();
+}
+
+Task<Status> Journal::WriteAllAnew() {
+  broken_ = true;
+  outdated_ = false;
+  Status status = co_await Rewrite();
+  // What is half written goes first, with the room it took.
+  if (!status.ok() && GiveUpSpare()) status = co_await Rewrite();
+  if (status.ok()) co_await KeepSpare();
+  co_return status;
+}
+
 Task<Status> Journal::WriteOut(std::vector<AskedPtr>* asked) {
+  if (given_up_) {
+    TakeAll(asked);
+    co_return *given_up_;
+  }
   // After a failed write nothing is known of the file's end, and appending there could bury records behind a
-  // torn one.
-  if (broken_ || outdated_ || end_ + pending_.front().bytes.size() > 2 * live_bytes_ + kSlackBytes) {
-    broken_ = true;
-    outdated_ = false;
-    for (Batch& batch : pending_) asked->insert(asked->end(), batch.asked.begin(), batch.asked.end());
-    pending_.clear();
-    Status status = co_await Rewrite();
-    // What is half written goes first, with the room it took.
-    if (!status.ok() && GiveUpSpare()) status = co_await Rewrite();
-    if (status.ok()) KeepSpare();
-    co_return status;
+  // torn one. What goes to a file without a name no start finds.
+  if (broken_ || outdated_ || removed() ||
+      end_ + pending_.front().bytes.size() > 2 * live_bytes_ + kSlackBytes) {
+    TakeAll(asked);
+    co_return co_await WriteAllAnew();
   }
   Batch batch = std::move(pending_.front());
   pending_.pop_front();
@@ -704,6 +753,7 @@ Task<Status> Journal::WriteOut(std::vector<AskedPtr>* asked) {
   broken_ = false;
   mark_.bytes = end_;
   Changed();
+  if (std::exchange(spare_due_, false)) co_await KeepSpare();
   co_return Status();
 }
 
@@ -746,7 +796,8 @@ Task<Status> Journal::Flush(AskedPtr asked) {
     flushing_ = true;
     std::vector<AskedPtr> all;
     Task<Status> writing = OutOfLanes(executor(), [&] { return WriteOut(&all); });
-    const Status status = co_await writing;
+    Status status = co_await writing;
+    NoteOutcome(status);
     flushing_ = false;
     if (!status.ok()) GoBack(all);
     for (const AskedPtr& one : all) {

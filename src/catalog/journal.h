@@ -8,8 +8,8 @@
 //
 // Nothing is durable before its task ends with ok: then both copies have it. Appends that come together share
 // one write and one sync of each copy, as far as a batch goes (kJournalBatchBytes). A namespace whose append
-// failed is not in the file when it is written again: what was there before it is. Work on much of it goes on
-// from step to step (R16).
+// failed is not in the file when it is written again: what was there before it is. Files that another program
+// removed are written anew. Work on much of it goes on from step to step (R16).
 #pragma once
 
 #include <algorithm>
@@ -20,6 +20,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -152,6 +153,21 @@ class Journal final {
   std::size_t conversation_ends() const { return conversation_ends_.size(); }
   std::uint64_t file_bytes() const { return end_; }  // of one copy
 
+  // ---- what an operator should know, from Start on ----
+  // Why the last write failed, with the way out; ok: it did not.
+  const Status& trouble() const { return trouble_; }
+  std::uint64_t failures() const { return failures_; }  // of writes
+  // Kept for writing it anew on a full disk; 0: there was no room for it, and a restart may fail.
+  std::uint64_t spare_bytes() const { return spare_bytes_; }
+  // Whether another program removed a file of it: the next write makes both anew.
+  bool removed() const;
+  // Its directory is no longer this node's: nothing is written there any more, and what would be ends with
+  // `status` at once. ok: nobody is to find what it says.
+  void GiveUp(Status status) {
+    trouble_ = status;
+    given_up_ = std::move(status);
+  }
+
  private:
   enum class Kind : std::uint8_t {
     kSequences = 1,
@@ -244,13 +260,17 @@ class Journal final {
   Task<Result<std::uint64_t>> WriteAnew(Files& files);
   Task<Status> Rewrite();
   // Room for writing it anew once where the file system has none left, kept by a file beside it.
-  void KeepSpare();
+  Task<void> KeepSpare();
+  Task<Status> TakeRoom(io::File& file, std::uint64_t bytes);
   bool GiveUpSpare();
   // Ends when the last record of what was appended so far is durable, or is not.
   Task<Status> Flush(AskedPtr asked);
   Task<Status> Flush() { return Flush(std::make_shared<Asked>()); }
   // Writes a batch, or everything anew; and for whom.
   Task<Status> WriteOut(std::vector<AskedPtr>* asked);
+  void TakeAll(std::vector<AskedPtr>* asked);  // of what is pending
+  Task<Status> WriteAllAnew();
+  void NoteOutcome(Status& status);
   void GoBack(const std::vector<AskedPtr>& failed);
   void Ended(std::uint64_t sequence) { ended_ = std::max(ended_, sequence); }
   void Changed() {
@@ -263,6 +283,7 @@ class Journal final {
   std::uint64_t end_ = 0;          // of the files
   std::uint64_t live_bytes_ = 0;   // of a file when it was last rewritten
   std::uint64_t spare_bytes_ = 0;  // room that is kept for writing it anew
+  bool named_ = false;             // the files were, as they were made
   bool broken_ = true;             // an append failed: the file's end is unknown, so it is written anew
   // A node that cannot read a slot's new record can read the one before it and would go by that: the files
   // are written anew, with one record of the slot.
@@ -280,6 +301,12 @@ class Journal final {
   std::vector<std::uint64_t> devices_;
   std::uint64_t time_s_ = 0;
   CellStanding standing_;
+
+  bool spare_due_ = false;  // with the next append
+
+  Status trouble_;
+  std::uint64_t failures_ = 0;
+  std::optional<Status> given_up_;
 
   std::deque<Batch> pending_;  // not yet handed to the file
   bool flushing_ = false;

@@ -544,6 +544,57 @@ TEST_F(JournalTest, AFullDiskLeavesRoomToWriteAnewEachTimeThatItIsFull) {
   EXPECT_EQ(Open().tombstones.size(), 3u);
 }
 
+TEST_F(JournalTest, TroubleLastsUntilAWriteGoesAndNamesTheWayOut) {
+  Open();
+  ASSERT_TRUE(Start({Entry(0, 5)}, 100).ok());
+  EXPECT_TRUE(journal->trouble().ok());
+  EXPECT_GE(journal->spare_bytes(), 1u << 16);
+  disk.set_faults([](const io::IoRequest& request, const std::string&) {
+    return request.kind == io::IoRequest::Kind::kWrite ? io::Fault{io::FaultKind::kNoSpace} : io::Fault{};
+  });
+  for (int refused = 0; refused < 2; ++refused) {
+    const Status status = Run(journal->AddTombstone(Stone(40)));
+    EXPECT_EQ(status.code(), Code::kIoError);
+    EXPECT_NE(status.message().find("make room there"), std::string::npos) << status.message();
+    EXPECT_EQ(journal->trouble().message(), status.message());
+  }
+  EXPECT_EQ(journal->failures(), 2u);
+  EXPECT_EQ(journal->spare_bytes(), 0u) << "given up, and in vain";
+  disk.set_faults({});
+  ASSERT_TRUE(Run(journal->PutTime(1)).ok());
+  EXPECT_TRUE(journal->trouble().ok());
+  EXPECT_GE(journal->spare_bytes(), 1u << 16);
+}
+
+TEST_F(JournalTest, R10FilesThatWereRemovedAreWrittenAnew) {
+  Open();
+  ASSERT_TRUE(Start({Entry(0, 5)}, 100, {Stone(40)}).ok());
+  EXPECT_FALSE(journal->removed());
+  for (const std::vector<const char*>& removed :
+       std::vector<std::vector<const char*>>{{kJournal}, {kCopy}, {kJournal, kCopy}}) {
+    for (const char* path : removed) ASSERT_TRUE(loop->Remove(path).ok());
+    EXPECT_TRUE(journal->removed());
+    ASSERT_TRUE(Run(journal->AddTombstone(Stone(41 + removed.size()))).ok());
+    EXPECT_FALSE(journal->removed());
+  }
+  PowerFails();
+  const auto found = Open();
+  EXPECT_EQ(found.namespaces.size(), 1u);
+  EXPECT_EQ(found.tombstones, (std::vector{Stone(40), Stone(42), Stone(43)}));
+}
+
+TEST_F(JournalTest, ADirectoryThatIsNoLongerItsOwnIsLeftAsItIs) {
+  Open();
+  ASSERT_TRUE(Start({Entry(0, 5)}, 100).ok());
+  const auto before = Bytes(kJournal);
+  for (const Status& why : {Status(Code::kIoError, "another node's"), Status()}) {
+    journal->GiveUp(why);
+    EXPECT_EQ(Run(journal->AddTombstone(Stone(40))).ToString(), why.ToString());
+    EXPECT_EQ(journal->trouble().ToString(), why.ToString());
+  }
+  EXPECT_EQ(Bytes(kJournal), before);
+}
+
 // What was noted goes with the append that it came in, whatever that append was made of.
 TEST_F(JournalTest, R10WhatWasNotedIsDurableWithTheNextSettleThoughWritingAnewFailed) {
   Open();

@@ -301,6 +301,11 @@ Finding Clock(const HostFacts& facts) {
 
 }  // namespace
 
+bool HasNode(const HostFacts& facts, const node::NodeOptions& options) {
+  const ArenaFacts* own = OwnArena(facts, options);
+  return own != nullptr && own->in_use;
+}
+
 Findings FindingsOfHost(const HostFacts& facts, const node::NodeOptions& options) {
   Findings findings = {Kernel(facts),          Memory(facts, options), MemoryDirectory(facts, options),
                        Logout(facts, options), HugePages(facts),       Memlock(facts, options),

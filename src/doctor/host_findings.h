@@ -13,4 +13,7 @@ namespace cistern::doctor {
 // are resolved.
 Findings FindingsOfHost(const HostFacts& facts, const node::NodeOptions& options);
 
+// Whether a node has the memory_dir of these options, as the tenant.
+bool HasNode(const HostFacts& facts, const node::NodeOptions& options);
+
 }  // namespace cistern::doctor

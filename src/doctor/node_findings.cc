@@ -64,6 +64,12 @@ constexpr Trouble kTroubles[] = {
      "find a client of another build, or one that is hostile"},
     {"sessions", "/door/completions_lost", Verdict::kWarning,
      "a client does not collect its answers: look for one that hangs"},
+    {"files", "/files/memory_removed", Verdict::kProblem,
+     "another program removed what lies in memory_dir: the next start finds nothing of memory; where logind "
+     "did, "
+     "see the finding logout"},
+    {"files", "/files/socket_removed", Verdict::kProblem,
+     "another program removed the socket: no engine that starts comes in; restart the node"},
 };
 
 const json::array* DevicesOf(const json::object& status) {
@@ -219,6 +225,25 @@ void AddDevices(const json::object& status, Findings& findings) {
   }
 }
 
+void AddJournal(const json::object& status, Findings& findings) {
+  if (At(status, "/journal/failed") == nullptr) return;  // of an earlier release
+  Finding finding{.name = "journal",
+                  .value = TextAt(status, "/node/journal"),
+                  .limit = "it takes what is written, and has its spare"};
+  if (NumberAt(status, "/journal/failed") > 0) {
+    finding.verdict = Verdict::kProblem;
+    finding.value = TextAt(status, "/journal/trouble");
+    finding.mend = "as this says; until then drops and new namespaces are refused";
+  } else if (NumberAt(status, "/journal/spare_bytes") == 0) {
+    finding.verdict = Verdict::kWarning;
+    finding.value += " has no room for its spare";
+    finding.mend =
+        "the next start may fail for want of room: make some there, and within a minute the node keeps it "
+        "again";
+  }
+  findings.push_back(std::move(finding));
+}
+
 }  // namespace
 
 std::optional<NodeBasics> BasicsOf(std::string_view status_json) {
@@ -266,6 +291,7 @@ Findings FindingsOfNode(std::string_view status_json, const HostFacts& facts,
   AddCell(*status, facts, findings);
   AddRdma(*status, findings);
   AddDevices(*status, findings);
+  AddJournal(*status, findings);
   for (const Trouble& trouble : kTroubles) {
     const std::uint64_t count = NumberAt(*status, trouble.pointer);
     if (count == 0) continue;

@@ -46,6 +46,22 @@ TEST(NodeFindings, ASoundNodeHasNothingToMend) {
   EXPECT_EQ(Find(findings, "node")->value, "pid 4711, 3 sessions, 2 namespaces, 5 blocks");
 }
 
+TEST(NodeFindings, AJournalThatFailsOrHasNoSpareIsSaid) {
+  const auto found = [](const std::string& journal) {
+    std::string status = Status();
+    status.insert(status.size() - 1, R"(,"journal":)" + journal);
+    const Findings findings = FindingsOfNode(status, Sound(), std::nullopt);
+    const Finding* finding = Find(findings, "journal");
+    return finding == nullptr ? Finding() : *finding;
+  };
+  EXPECT_EQ(found(R"({"failed":0,"trouble":null,"spare_bytes":65536})").verdict, Verdict::kOk);
+  EXPECT_EQ(found(R"({"failed":0,"trouble":null,"spare_bytes":0})").verdict, Verdict::kWarning);
+  const Finding failed = found(R"({"failed":1,"trouble":"journal: /d takes nothing","spare_bytes":0})");
+  EXPECT_EQ(failed.verdict, Verdict::kProblem);
+  EXPECT_EQ(failed.value, "journal: /d takes nothing");
+  EXPECT_EQ(found("{}").name, "") << "an earlier release has none";
+}
+
 TEST(NodeFindings, TheStatusSaysWhereToLook) {
   const auto basics =
       BasicsOf(Status(R"("devices":[{"path":"/mnt/a/blue/flash"},{"path":"/dev/sdx","bytes":4096}])"));

@@ -49,6 +49,7 @@ Device::~Device() {
 void Device::Begin(io::File file) {
   CISTERN_ASSERT(!busy());
   file_ = std::move(file);
+  named_ = file_.Named();
   state_ = State::kLookedAt;
   for (std::uint32_t& errors : errors_in_row_) errors = 0;
   bad_in_row_ = sound_in_row_ = 0;
@@ -298,6 +299,8 @@ void Device::Bad() {
 void Device::Tick(Instant now) {
   if (Stood(now)) stood_until_ = now;
   watched_us_ += std::min(now.UsSince(std::exchange(ticked_, now)), kMaxTickGapUs);
+  // It would take writes until the node ends, which no other node could find.
+  if (in_service() && named_ && !file_.Named()) GoOut("its file was removed by another program");
   const Transfer* oldest = flying_.front();
   if (oldest == nullptr || out()) return;
   const std::int64_t us = std::min(now.UsSince(oldest->began), watched_us_ - oldest->began_watched_us);

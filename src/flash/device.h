@@ -114,7 +114,8 @@ class Device final {
     if (bad_in_row_ > 0 && ++sound_in_row_ >= kTrustReads) bad_in_row_ = 0;
   }
   // Takes it out when a transfer has been at it for longer than hang_us while the node ran: time in which
-  // nobody ticked, as of a process that was stopped, says nothing of the device.
+  // nobody ticked, as of a process that was stopped, says nothing of the device. So does a file that lost its
+  // name.
   void Tick(Instant now);
 
   double EstimateUs(std::uint64_t bytes) const { return estimate_.Us(bytes, loop_.clock().Now()); }
@@ -178,6 +179,7 @@ class Device final {
   const Limits limits_;
   const std::function<void()> out_;
   io::File file_;
+  bool named_ = false;  // the file was, when it came
   State state_ = State::kOut;
   std::string why_ = "it was not opened";
   List<Transfer> waiting_[2];  // reads, writes

@@ -148,6 +148,17 @@ TEST(FlashTrouble, ADeviceThatCannotSyncGoesOut) {
   world.Stop();
 }
 
+// It would take and give back for as long as the node has it open, and be nowhere at the next start.
+TEST(FlashTrouble, ADeviceWhoseFileIsRemovedGoesOutAndComesBackAsANewOne) {
+  Two two(9);
+  two.TickFor(200'000);
+  EXPECT_TRUE(two.InService(0));
+  ASSERT_TRUE(two.loop->Remove(kFirst).ok());
+  two.TickFor(100'000);
+  two.ExpectFirstIsOut("was removed by another program");
+  two.ExpectItComesBack();
+}
+
 TEST(FlashTrouble, ADeviceThatHangsGoesOutAndNobodyElseWaitsForIt) {
   FlashOptions options = TestOptions(2);
   options.hang_us = 1'000'000;

@@ -98,6 +98,19 @@ TEST_P(FileTest, ADirectFileIsWrittenReadAndHeldToItsLimits) {
   EXPECT_EQ(loop_->BlockOn(file.ReadAll(read.all().subspan(1, 4096), 0)).code(), Code::kInvalid);
 }
 
+TEST_P(FileTest, AFileHasANameUntilItIsRemovedOrReplaced) {
+  File file = *loop_->Open(Path("f"), OpenMode::kCreate);
+  EXPECT_TRUE(file.Named());
+  ASSERT_TRUE(loop_->Rename(Path("f"), Path("g")).ok());
+  EXPECT_TRUE(file.Named());
+  File other = *loop_->Open(Path("f"), OpenMode::kCreate);
+  ASSERT_TRUE(loop_->Rename(Path("f"), Path("g")).ok());
+  EXPECT_FALSE(file.Named());
+  EXPECT_TRUE(other.Named());
+  ASSERT_TRUE(loop_->Remove(Path("g")).ok());
+  EXPECT_FALSE(other.Named());
+}
+
 TEST_P(FileTest, PiecesGoOneAfterTheOther) {
   File file = std::move(*loop_->Open(Path("pieces"), OpenMode::kCreateNew));
   Aligned from(16384, 1);

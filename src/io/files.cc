@@ -146,6 +146,11 @@ Result<std::uint64_t> FileSize(int fd, const std::string& path) {
   return capacity;
 }
 
+bool IsNamed(int fd) {
+  struct stat info;
+  return ::fstat(fd, &info) != 0 || info.st_nlink > 0 || S_ISBLK(info.st_mode);
+}
+
 Result<DirectLimits> DirectLimitsOf(int fd, const std::string& path) {
   struct statx info = {};
   if (::statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS | STATX_DIOALIGN, &info) != 0) {

@@ -39,6 +39,8 @@ struct DirectLimits {
 Result<Fd> OpenFile(const std::string& path, OpenMode mode);
 // Of a block device, its capacity.
 Result<std::uint64_t> FileSize(int fd, const std::string& path);
+// Whether a name of its file system leads to the open file, or a device is behind it.
+bool IsNamed(int fd);
 // As the kernel tells them, else from the device's sector or the file system's block.
 Result<DirectLimits> DirectLimitsOf(int fd, const std::string& path);
 // Makes [0, size_bytes) of the file real, so that writing there cannot fail for want of room. No room is

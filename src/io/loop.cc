@@ -209,6 +209,7 @@ Task<Status> File::Sync() {
 }
 
 Result<std::uint64_t> File::Size() const { return loop_->SizeOf(fd_, path_); }
+bool File::Named() const { return loop_->IsNamed(fd_); }
 Result<DirectLimits> File::Direct() const { return loop_->DirectOf(fd_, path_); }
 
 FdWatch& FdWatch::operator=(FdWatch&& other) noexcept {

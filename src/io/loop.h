@@ -75,6 +75,9 @@ class File {
   Task<Status> Sync();
   // Blocks, briefly. Of a block device, its capacity.
   Result<std::uint64_t> Size() const;
+  // Whether a name still leads to it: no once somebody has removed it, or put another one in its place.
+  // Always of a block device, and where nobody can tell.
+  bool Named() const;
   // The alignment that kDirect asks of offsets, sizes and memory on this file, however it was opened.
   Result<DirectLimits> Direct() const;
 
@@ -279,6 +282,7 @@ class Loop {
   virtual Result<int> OpenFd(const std::string& path, OpenMode mode) = 0;
   virtual void CloseFd(int fd) = 0;
   virtual Result<std::uint64_t> SizeOf(int fd, const std::string& path) = 0;
+  virtual bool IsNamed(int fd) = 0;
   virtual Result<DirectLimits> DirectOf(int fd, const std::string& path) = 0;
   virtual Status LockFd(int fd, const std::string& path) = 0;
   virtual Status PreallocateFd(int fd, const std::string& path, std::uint64_t size_bytes) = 0;

@@ -97,6 +97,10 @@ Status SimulatedDisk::Remove(const std::string& path) {
   return Status();
 }
 
+bool SimulatedDisk::IsNamed(const Inode& inode) const {
+  return std::ranges::any_of(names_, [&inode](const auto& name) { return name.second.get() == &inode; });
+}
+
 Fault SimulatedDisk::AskFault(const IoRequest& request, const Inode& inode) {
   Fault fault = faults_ ? faults_(request, inode.path) : Fault{};
   const bool read = request.kind == IoRequest::Kind::kRead;

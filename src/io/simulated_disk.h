@@ -118,6 +118,7 @@ class SimulatedDisk {
   Result<InodePtr> Open(const std::string& path, OpenMode mode);
   Status Rename(const std::string& from, const std::string& to);
   Status Remove(const std::string& path);
+  bool IsNamed(const Inode& inode) const;
   Fault AskFault(const IoRequest& request, const Inode& inode);
 
   // Does it, with its fault: bytes moved or a negative errno. `writes` as for Sync.

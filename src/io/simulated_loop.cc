@@ -252,6 +252,8 @@ Result<std::uint64_t> SimulatedLoop::SizeOf(int fd, const std::string&) {
   return files_.at(fd).inode->bytes.size();
 }
 
+bool SimulatedLoop::IsNamed(int fd) { return disk_.IsNamed(*files_.at(fd).inode); }
+
 Result<DirectLimits> SimulatedLoop::DirectOf(int, const std::string&) {
   return DirectLimits{.memory_align = 512, .offset_align = 512, .block_device = false};
 }

@@ -111,6 +111,7 @@ class SimulatedLoop final : public Loop {
   Result<int> OpenFd(const std::string& path, OpenMode mode) override;
   void CloseFd(int fd) override;
   Result<std::uint64_t> SizeOf(int fd, const std::string& path) override;
+  bool IsNamed(int fd) override;
   Result<DirectLimits> DirectOf(int fd, const std::string& path) override;
   Status LockFd(int fd, const std::string& path) override;
   Status PreallocateFd(int fd, const std::string& path, std::uint64_t size_bytes) override;

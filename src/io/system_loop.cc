@@ -52,6 +52,8 @@ Status SystemLoop::LockFd(int fd, const std::string& path) {
   return status;
 }
 
+bool SystemLoop::IsNamed(int fd) { return io::IsNamed(fd); }
+
 Result<std::uint64_t> SystemLoop::SizeOf(int fd, const std::string& path) { return FileSize(fd, path); }
 
 Status SystemLoop::PreallocateFd(int fd, const std::string& path, std::uint64_t size_bytes) {

@@ -24,6 +24,7 @@ class SystemLoop : public Loop {
   void CloseFd(int fd) final;
   Result<std::uint64_t> SizeOf(int fd, const std::string& path) final;
   Status PreallocateFd(int fd, const std::string& path, std::uint64_t size_bytes) final;
+  bool IsNamed(int fd) final;
   Result<DirectLimits> DirectOf(int fd, const std::string& path) final;
   Status LockFd(int fd, const std::string& path) final;
 

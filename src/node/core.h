@@ -40,6 +40,7 @@
 #include "node/lingering.h"
 #include "node/node.h"
 #include "node/node_metrics.h"
+#include "node/own_files.h"
 #include "node/stage_watch.h"
 #include "server/lanes.h"
 #include "server/server.h"
@@ -91,6 +92,7 @@ class Node::Core {
     std::unique_ptr<Cell> cell;                         // null: the node is in none
     std::unique_ptr<mesh::RegisteredArena> registered;  // null: no device reads its memory
     std::unique_ptr<server::Server> server;
+    std::unique_ptr<OwnFiles> own_files;
     std::unique_ptr<TaskGroup> tasks;
   };
 
@@ -115,7 +117,8 @@ class Node::Core {
   Task<void> Tick(Executor& executor);
   void NoteLingering(Instant now);
   void NoteLoss();
-  void NoteRemoval();
+  std::unique_ptr<OwnFiles> WatchFiles();
+  Task<void> SettleJournal(Executor& executor);
   void EndItself(const Status& why);
   Task<void> TearDown(Executor& executor);
   Task<void> TellWhatIsAwaited(Event& closed);
@@ -160,8 +163,8 @@ class Node::Core {
   std::atomic<std::uint32_t> wanted_headers_{0};
   std::unique_ptr<admin::HttpServer> http_;
   Lingering lingering_{started_at_};
-  bool lost_ = false;     // of its arena
-  bool removed_ = false;  // its files were, from their directory
+  bool lost_ = false;  // of its arena
+  bool ends_ = false;  // by itself: its files may be gone from now on
   std::int64_t drain_us_ = 0;
   Event stop_ticking_;
 

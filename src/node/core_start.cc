@@ -149,6 +149,7 @@ Task<Status> Node::Core::SetUp(Executor& executor) {
   memory::ArenaBacking& backing =
       parts.registered ? *parts.registered : static_cast<memory::ArenaBacking&>(*ground_.file);
   parts.tasks->Spawn(parts.store->resizer().Run(backing, *parts.blocked));
+  parts.own_files = WatchFiles();
   FillRegistry();
   log_->Log(LogLevel::kInfo, "node ready: ", MemoryText(), " in ", ground_.file->directory(), FlashText(),
             options_.socket.empty() ? "" : ", socket " + options_.socket,
@@ -301,6 +302,21 @@ Status Node::Core::OpenDoor() {
   return Status();
 }
 
+std::unique_ptr<OwnFiles> Node::Core::WatchFiles() {
+  return std::make_unique<OwnFiles>(
+      OwnFiles::Parts{.log = *log_,
+                      .memory_directory = ground_.file->directory(),
+                      .memory_lock = ground_.file->lock_fd(),
+                      .journal = *parts_->journal,
+                      .journal_directory = journal_.directory,
+                      .journal_lock = ground_.journal_lock.fd(),
+                      .socket = options_.socket,
+                      .settle = [this] { parts_->tasks->Spawn(SettleJournal(executor())); }});
+}
+
+// What comes of it the journal says itself.
+Task<void> Node::Core::SettleJournal(Executor&) { (void)co_await parts_->journal->Settle(); }
+
 std::function<std::uint8_t(std::int32_t)> Node::Core::NodeOfCall() {
   if (ground_.file->plan().near() == 1) return nullptr;
   return [this](std::int32_t pid) {
@@ -333,6 +349,8 @@ void Node::Core::FillRegistry() {
                             .nodes = ground_.file->nodes(),
                             .store = parts.store.get(),
                             .server = parts.server.get(),
+                            .journal = parts.journal.get(),
+                            .own_files = parts.own_files.get(),
                             .has_flash = flash_ != nullptr,
                             .flash = flash_,
                             .has_cell = parts.cell != nullptr,

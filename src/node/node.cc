@@ -2,7 +2,6 @@
 #include "node/node.h"
 
 #include <sys/socket.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 
@@ -226,12 +225,13 @@ Task<void> Node::Core::Tick(Executor& executor) {
     more = co_await store::TickUntil(executor, *parts_->store, executor.Now().PlusUs(kTickUs));
     if (parts_->cell) parts_->cell->NoteChanges();
     NoteLoss();
-    NoteRemoval();
+    if (!ends_) parts_->own_files->Look();
     NoteLingering(executor.Now());
   }
 }
 
 void Node::Core::EndItself(const Status& why) {
+  ends_ = true;
   if (options_.on_ends) std::exchange(options_.on_ends, nullptr)(why);
 }
 
@@ -249,17 +249,6 @@ void Node::Core::NoteLoss() {
           "start it again, and let no other program write there"));
   log_->Log(LogLevel::kError, why.message());
   EndItself(why);
-}
-
-// Its files are there as long as it has them open, so who is connected notices nothing.
-void Node::Core::NoteRemoval() {
-  struct stat lock;
-  if (removed_ || lost_ || ::fstat(ground_.file->lock_fd(), &lock) != 0 || lock.st_nlink > 0) return;
-  removed_ = true;
-  log_->Log(
-      LogLevel::kError, "memory_dir: the files in ", ground_.file->directory(),
-      " were removed by another program, as logind does after a user's last logout (cistern doctor): this "
-      "node goes on for its clients, the next one finds nothing of its memory");
 }
 
 void Node::Core::NoteLingering(Instant now) {

@@ -5,8 +5,10 @@
 #include "admin/trace_sender.h"
 #include "base/metric_registry.h"
 #include "base/slow_calls.h"
+#include "catalog/journal.h"
 #include "flash/flash_tier.h"
 #include "memory/slot_metrics.h"
+#include "node/own_files.h"
 #include "server/server_metrics.h"
 #include "store/store_metrics.h"
 
@@ -68,6 +70,33 @@ void AddFlashMetrics(MetricRegistry& registry, const MetricSources& sources) {
                });
 }
 
+void AddFileMetrics(MetricRegistry& registry, const MetricSources& sources) {
+  const catalog::Journal* journal = sources.journal;
+  registry.Add("journal",
+               {"failed", MetricKind::kGauge,
+                "1: its last write failed, and until one goes drops and new namespaces are refused"},
+               [journal] { return MetricValue(std::uint64_t{!journal->trouble().ok()}); });
+  registry.Add("journal", {"trouble", MetricKind::kRemark, "why that is, with the way out"}, [journal] {
+    return journal->trouble().ok() ? MetricValue() : MetricValue(std::string(journal->trouble().message()));
+  });
+  registry.Add("journal", {"failures", MetricKind::kCounter, "writes of it that failed"},
+               [journal] { return MetricValue(journal->failures()); });
+  registry.Add(
+      "journal",
+      {"spare_bytes", MetricKind::kGauge,
+       "kept beside it for a start on a full disk; 0: there was no room, and the next start may fail"},
+      [journal] { return MetricValue(journal->spare_bytes()); });
+  const OwnFiles* files = sources.own_files;
+  registry.Add("files",
+               {"memory_removed", MetricKind::kGauge,
+                "1: another program removed the files of memory, and the next node finds nothing of it"},
+               [files] { return MetricValue(std::uint64_t{files->memory_removed()}); });
+  registry.Add("files",
+               {"socket_removed", MetricKind::kGauge,
+                "1: another program removed the socket, and nobody else comes in"},
+               [files] { return MetricValue(std::uint64_t{files->socket_removed()}); });
+}
+
 }  // namespace
 
 void AddAllMetrics(MetricRegistry& registry, const MetricSources& sources) {
@@ -102,6 +131,7 @@ void AddAllMetrics(MetricRegistry& registry, const MetricSources& sources) {
   store::AddDrainMetrics(registry, sources.store);
   store::AddNamespaceMetrics(registry, sources.store);
   store::AddQuotaMetrics(registry, sources.store);
+  AddFileMetrics(registry, sources);
 }
 
 std::string MetricsOfDocs() {
@@ -122,6 +152,8 @@ std::string MetricsOfDocs() {
                            .nodes = {},
                            .store = nullptr,
                            .server = nullptr,
+                           .journal = nullptr,
+                           .own_files = nullptr,
                            .has_flash = true,
                            .flash = nullptr,
                            .has_cell = true,

@@ -22,6 +22,10 @@ namespace cistern::admin {
 class TraceSender;
 }  // namespace cistern::admin
 
+namespace cistern::catalog {
+class Journal;
+}  // namespace cistern::catalog
+
 namespace cistern::flash {
 class FlashTier;
 }  // namespace cistern::flash
@@ -39,6 +43,8 @@ class BlockStore;
 }  // namespace cistern::store
 
 namespace cistern::node {
+
+class OwnFiles;
 
 // What does not change while a node runs.
 struct NodeFacts {
@@ -71,6 +77,8 @@ struct MetricSources {  // all borrowed
   std::vector<memory::MemoryNode> nodes;
   const store::BlockStore* store;
   const server::Server* server;
+  const catalog::Journal* journal;
+  const OwnFiles* own_files;
   bool has_flash;
   const flash::FlashTier* flash;
   bool has_cell;

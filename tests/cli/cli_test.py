@@ -332,7 +332,7 @@ class WhatANodeDoes(CliTest):
         self.assertIn(status["node"]["loop"], ("io_uring", "epoll"))
         sections = {"node", "memory", "now", "flash", "store", "door"}
         sections |= {"reads", "engines", "misses", "waits", "calls", "switches", "drain", "quotas", "namespaces"}
-        sections |= {"slow", "slow_calls", "slow_at", "traces", "by_engine"}
+        sections |= {"slow", "slow_calls", "slow_at", "traces", "by_engine", "journal", "files"}
         self.assertEqual(set(status), sections)
         self.assertIn(b"now.records", node.cistern("status").stdout)
 

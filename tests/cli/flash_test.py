@@ -6,6 +6,7 @@ Usage: flash_test.py BIN_DIR [unittest arguments]
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -118,6 +119,16 @@ class FlashTest(ProgramTest):
         self.tool("losetup", "--detach", device)
         return device
 
+    def mounted(self, size_bytes: int = 1 << 30) -> pathlib.Path:
+        """A file system that a test may freeze or fill."""
+        mounted = self.disk / "mounted"
+        device = self.loop_device(size_bytes)
+        self.tool("mkfs.ext4", "-q", device)
+        mounted.mkdir()
+        self.tool("mount", device, mounted)
+        self.addCleanup(lambda: subprocess.run(["umount", "--lazy", mounted], check=False))
+        return mounted
+
 
 class WhatANodeDoes(FlashTest):
     def test_what_memory_has_no_room_for_is_found_on_flash(self) -> None:
@@ -143,16 +154,6 @@ class WhatANodeDoes(FlashTest):
         shutil.rmtree(node.memory_dir)  # what a reboot takes
         node.start()
         self.assertEqual([n for n in range(MANY) if node.get(n) != body(n)], [])
-
-    def mounted(self) -> pathlib.Path:
-        """A file system that a test may freeze."""
-        mounted = self.disk / "mounted"
-        device = self.loop_device(1 << 30)
-        self.tool("mkfs.ext4", "-q", device)
-        mounted.mkdir()
-        self.tool("mount", device, mounted)
-        self.addCleanup(lambda: subprocess.run(["umount", "--lazy", mounted], check=False))
-        return mounted
 
     def test_a_start_beside_a_device_that_hangs_is_without_it(self) -> None:
         mounted = self.mounted()
@@ -376,6 +377,94 @@ class WhatANodeDoes(FlashTest):
         node.start()
         found = [number for number in range(MANY) if node.get(number) == body(number)]
         self.assertGreater(len(found), MANY // 2)
+
+
+class WhatOthersDoToItsFiles(FlashTest):
+    """Somebody fills its disk or cleans it up while it runs."""
+
+    def doctor(self, node: FlashNode, name: str) -> list[str]:
+        """The verdicts on it."""
+        found = json.loads(node.cistern("doctor", "--json").stdout)["findings"]
+        return [finding["verdict"] for finding in found if finding["name"] == name]
+
+    def test_a_full_disk_below_the_journal_is_said_and_starts_go_on(self) -> None:
+        mounted = self.mounted(16 << 20)
+
+        def fill() -> None:
+            with open(mounted / "fill", "ab", buffering=0) as file, contextlib.suppress(OSError):
+                while file.write(bytes(1024)) > 0:
+                    pass
+
+        node = self.node("--flash", self.flash, "--journal-dir", mounted)
+        fill()
+        for number in range(200):
+            put = node.cistern("put", "--namespace", f"n{number}", key(0), "-", stdin=b"kv")
+            if put.returncode != 0:
+                break
+        self.assert_says(put, 1, f"journal: {mounted}/default takes nothing", "No space left", "make room there")
+        node.says("until then drops and new namespaces are refused")
+        # It gives up its spare.
+        self.assert_says(node.cistern("put", "--namespace", "more", key(0), "-", stdin=b"kv"), 0)
+        node.says(f"journal: {mounted}/default takes what is written again")
+        self.assertGreaterEqual(node.status()["journal"]["failures"], 1)
+        for _ in range(3):
+            fill()
+            node.end(signal.SIGKILL)
+            node.start()
+            self.assertIn("node ready", node.said)
+        self.assertEqual(self.doctor(node, "journal"), ["ok"])
+
+    def test_a_journal_that_was_removed_is_written_anew(self) -> None:
+        node = self.node("--flash", self.flash)
+        node.put(0)
+        node.put(1)
+        for name in JOURNAL:
+            (self.disk / "default" / name).unlink()
+        node.says("were removed by another program: they are written anew")
+        self.assert_says(node.cistern("drop", "--namespace", "demo", key(0)), 0)
+        node.end()
+        node.start()
+        self.assertIn("node ready", node.said)
+        self.assertEqual([node.get(0), node.get(1)], [None, body(1)])
+
+    def test_a_journal_directory_that_was_emptied_takes_nothing(self) -> None:
+        directory = self.directory / "j"
+        directory.mkdir()
+        node = self.node("--flash", self.flash, "--journal-dir", directory)
+        node.put(0)
+        self.assertEqual(self.doctor(node, "journal"), ["ok"])
+        shutil.rmtree(directory / "default")
+        node.says("the lock of that directory")
+        self.assert_says(node.cistern("drop", "--namespace", "demo", key(0)), 1, "restart the node")
+        self.assertEqual(self.doctor(node, "journal"), ["problem"])
+        node.put(1)
+        self.assertEqual(node.get(1), body(1))
+
+    def test_a_file_of_flash_that_was_removed_has_no_blocks(self) -> None:
+        node = self.node("--flash", self.flash)
+        node.put(0)
+        node.await_written(1)
+        (self.disk / "default" / "flash").unlink()
+        node.says("is out of service: its file was removed by another program")
+        self.assertEqual(self.doctor(node, "devices"), ["problem"])
+        self.assert_says(node.cistern("admin", "drain", "--within", "1s"), 1, "1 blocks")
+        node.cistern("admin", "drain", "off")
+        self.assert_says(node.cistern("device", "bring-back", self.disk), 0)
+        node.put(1)
+        node.await_written(1)
+
+    def test_a_socket_that_was_removed_is_said(self) -> None:
+        node = self.node()
+        settings = self.directory / "settings.toml"
+        settings.write_text(f'memory = "128MiB"\nmemory_dir = "{node.memory_dir}"\nsocket = "{node.socket}"\n')
+        pathlib.Path(node.socket).unlink()
+        node.says(f"socket: {node.socket} was removed by another program")
+        said = run("cistern", "doctor", "--config", settings)
+        self.assert_says(said, 1)
+        self.assertIn(b"one runs, which has memory_dir", said.stdout)
+        shutil.rmtree(node.memory_dir)
+        node.says("memory_dir: the files in")
+        self.assertEqual(node.end(), 0)
 
 
 class BadInput(FlashTest):
