@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "cell_model.h"
 #include "real_node.h"
 
 namespace cistern::mesh {
@@ -38,32 +39,13 @@ class NodeWorld final {
   std::uint64_t faults = 0, drops = 0, acknowledged = 0, hits = 0, peer_blocks = 0;
 
  private:
-  // Numbers of a chain's blocks, from the first on. The last one's tells the chain.
-  using Chain = std::vector<std::uint64_t>;
+  using Chain = CellModel::Chain;
   // Chances of an action.
   struct Often {
     double members = 0, power = 0, etcd = 0, network = 0, drops = 0;  // of `members`, `power` are all hosts'
   };
-  // What one put wrote; its body begins with its number.
-  struct Version {
-    std::size_t space = 0;
-    Chain chain;
-    std::uint64_t expires_s = UINT64_MAX;  // wall clock
-    std::uint64_t order = 0;               // when its put was answered; 0: it was not
-    // Acknowledged drops that cover it: each alone, or ends of all of its users together.
-    std::vector<std::vector<std::size_t>> dead_by;
-  };
-  struct Dropped {
-    CellDrop drop;
-    std::size_t space = 0;
-    std::vector<std::uint64_t> numbers;
-    std::uint64_t order = 0;  // when it was asked for
-    Instant deadline;
-    bool ended = false, acknowledged = false;
-    RealNode* node = nullptr;         // that was asked, in this process
-    std::uint64_t process = 0;        // of it
-    std::set<const RealNode*> bound;  // that have applied it
-  };
+  static constexpr std::int64_t kSecond = 1'000'000;
+  static constexpr std::size_t kPlain = 0, kStrict = 1;
 
   RealWorld world() { return {clock_, *loop_, *network_, *etcd_, *log_, random_}; }
   void Start(RealNode& node);
@@ -89,7 +71,6 @@ class NodeWorld final {
   static Chain NewChain(std::uint64_t number, std::size_t blocks);
   // `talks`: of those that are put for conversations alone.
   Chain AnyChain(bool talks);
-  static std::vector<std::byte> BodyOf(std::uint64_t version, std::uint64_t number);
 
   Task<void> Attach(RealNode& node, std::size_t space);
   Task<void> Put(RealNode& node, std::size_t space, Chain chain, std::uint64_t conversation);
@@ -100,10 +81,6 @@ class NodeWorld final {
   Task<void> DropAt(RealNode& node, std::size_t which, DropWait wait);
   void Acknowledge(std::size_t which, RealNode& writer, const DropReceipt& receipt);
 
-  void NoteUse(std::size_t space, const Chain& chain, std::uint64_t conversation, std::uint64_t order);
-  // The drop `which` alone, or with the ends of other conversations; empty: something keeps the version.
-  std::vector<std::size_t> EndedBy(const Version& version, std::size_t which) const;
-  // Acknowledged drops that bind the node's clients now.
   std::set<std::size_t> Binding(RealNode& node, std::size_t space);
   void CheckBody(RealNode& node, std::size_t space, std::uint64_t number, std::span<const std::byte> body,
                  const std::set<std::size_t>& binding, std::uint64_t asked_s);
@@ -133,17 +110,9 @@ class NodeWorld final {
   std::string broken_;
   bool quiet_ = false;  // nothing goes wrong any more
   std::multimap<Instant, std::function<void()>> later_;
-  std::vector<Version> versions_;               // by number
-  std::vector<std::set<std::uint64_t>> known_;  // by namespace: numbers that were put
-  std::map<std::uint64_t, Chain> chains_;       // by the last block's number
-  std::set<std::uint64_t> with_ttl_;            // numbers of which some version had one
-  std::vector<Dropped> dropped_;
+  CellModel model_{2};
   std::vector<std::uint64_t> conversations_;
-  // By namespace and block: conversations that wrote or used it, or may have, and when the last such call was
-  // answered; 0: it was not.
-  std::map<std::pair<std::size_t, std::uint64_t>, std::map<std::uint64_t, std::uint64_t>> users_;
-  std::map<std::pair<std::size_t, std::uint64_t>, std::size_t> ends_;  // acknowledged, by namespace
-  std::uint64_t order_ = 0, last_conversation_ = 0;
+  std::uint64_t last_conversation_ = 0;
   Instant leases_broken_until_;  // etcd itself broke its word on leases
 };
 
