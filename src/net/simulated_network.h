@@ -35,8 +35,11 @@ class SimulatedNetwork final {
   SimulatedNetwork(const SimulatedNetwork&) = delete;
   SimulatedNetwork& operator=(const SimulatedNetwork&) = delete;
 
-  // The network as the host of this name sees it. Its addresses are "NAME:PORT"; port 0 chooses one.
-  std::unique_ptr<Network> Host(std::string name);
+  // The network as the host of this name sees it. Its addresses are "NAME:PORT"; port 0 chooses one. A host
+  // may have an executor of its own, on the same clock, which outlives it and its connections: where that
+  // does not run, what is sent to it waits, and connections to it are made, as a kernel does that.
+  std::unique_ptr<Network> Host(std::string name) { return Host(std::move(name), executor_); }
+  std::unique_ptr<Network> Host(std::string name, Executor& executor);
 
   // From now on nothing of `from` arrives at `to`, connection attempts either; Heal delivers what was sent.
   void Cut(const std::string& from, const std::string& to);

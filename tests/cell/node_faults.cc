@@ -33,7 +33,7 @@ void NodeWorld::ActOnMembers() {
       Later(6 * kSecond, [this, &node, process] {
         if (!node.running() || node.member().options().process_number != process) return;
         Say("in service again: " + node.id);
-        loop_->BlockOn(node.store().drain().End());
+        loops_.BlockOn(node.store().drain().End());
       });
       return;
     }

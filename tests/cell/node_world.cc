@@ -25,9 +25,12 @@ NamespaceSpec SpecOf(std::string name, bool strict) {
   return spec;
 }
 
+Task<void> SleepOn(Executor&, Instant until) { (void)co_await SleepUntil(until); }
+
 }  // namespace
 
-NodeWorld::NodeWorld(std::uint64_t seed, bool trace) : random_(seed), trace_(trace), disk_(random_.Next()) {
+NodeWorld::NodeWorld(std::uint64_t seed, bool trace)
+    : random_(seed), trace_(trace), no_disk_(random_.Next()) {
   lags_ = {.answer_us = 200 + Us(5'000), .event_us = 200 + Us(50'000), .lapse_us = Us(kSecond)};
   if (random_.Chance(0.5)) {
     const double rate = random_.Unit() * 0.02;
@@ -40,13 +43,8 @@ NodeWorld::NodeWorld(std::uint64_t seed, bool trace) : random_(seed), trace_(tra
                 .split = 0.2};
   }
   if (random_.Chance(0.5)) link_ = {.latency_us = 30 + Us(4'000), .bytes_per_us = 5 + random_.Below(100)};
-  // A device of which a read or a write may take as long as a drop does.
-  if (random_.Chance(0.5)) {
-    const std::int64_t most_us = 200 + Us(30'000);
-    disk_.set_time([this, most_us](const io::IoRequest&, const std::string&, Instant now) {
-      return now.PlusUs(5 + Us(most_us));
-    });
-  }
+  // Devices of which a read or a write may take as long as a drop does.
+  const std::int64_t device_us = random_.Chance(0.5) ? 200 + Us(30'000) : 0;
   // What goes wrong most differs from world to world.
   often_ = {.members = random_.Unit() * 0.25,
             .power = random_.Chance(0.2) ? 0.7 : 0.1,
@@ -64,7 +62,12 @@ NodeWorld::NodeWorld(std::uint64_t seed, bool trace) : random_(seed), trace_(tra
     options.flash_bytes = random_.Between(2, 6) << 20;
     options.copies = static_cast<std::uint32_t>(random_.Between(1, 3));
     if (i > 1 && random_.Chance(0.3)) options.role = Role::kStore;
-    nodes_.push_back(std::make_unique<RealNode>(std::string(1, static_cast<char>('a' + i)), options));
+    nodes_.push_back(
+        std::make_unique<RealNode>(std::string(1, static_cast<char>('a' + i)), options, random_.Next()));
+    if (device_us == 0) continue;
+    nodes_.back()->disk.set_time([this, device_us](const io::IoRequest&, const std::string&, Instant now) {
+      return now.PlusUs(5 + Us(device_us));
+    });
   }
   for (int i = 0; i < 3; ++i) conversations_.push_back(++last_conversation_);
   PowerOn();
@@ -73,7 +76,8 @@ NodeWorld::NodeWorld(std::uint64_t seed, bool trace) : random_(seed), trace_(tra
 NodeWorld::~NodeWorld() { PowerOff(); }
 
 void NodeWorld::PowerOn() {
-  loop_ = std::move(*io::SimulatedLoop::Make(clock_, disk_, random_.Next()));
+  loop_ = std::move(*io::SimulatedLoop::Make(clock_, no_disk_, random_.Next()));
+  loops_.Add(*loop_);
   network_.emplace(loop_->executor(), random_.Next(), link_);
   etcd_.emplace(loop_->executor(), random_.Next(), lags_);
   etcd_->SetChances(chances_);
@@ -83,19 +87,18 @@ void NodeWorld::PowerOn() {
 
 void NodeWorld::PowerOff() {
   later_.clear();
-  RealNode::RunReady(executor());
   kept_by_etcd_ = etcd_->TakeBackup();
-  loop_->Crash();
   for (auto& node : nodes_) node->Crash();
   etcd_.reset();
   network_.reset();
+  loops_.Remove(*loop_);
   loop_.reset();
 }
 
 void NodeWorld::Start(RealNode& node) {
   node.Start(world());
   for (std::size_t space = 0; space < specs_.size(); ++space) {
-    const auto attached = loop_->BlockOn(node.store().Attach(specs_[space]));
+    const auto attached = loops_.BlockOn(node.store().Attach(specs_[space]));
     CISTERN_ASSERT(attached.has_value());
     if (names_.size() == space)
       names_.push_back(NameOf("default", *node.store().NamespaceAt(attached->slot)));
@@ -146,13 +149,11 @@ void NodeWorld::Act() {
   if (random_.Chance(often_.network)) ActOnNetwork();
 }
 
-Task<void> NodeWorld::Sleep(std::int64_t us) { (void)co_await SleepUntil(executor().Now().PlusUs(us)); }
-
 void NodeWorld::Pass(std::int64_t us) {
   const Instant until = clock_.Now().PlusUs(us);
   while (broken_.empty() && clock_.Now() < until) {
     const Instant next = later_.empty() ? until : std::min(until, later_.begin()->first);
-    loop_->BlockOn(Sleep(std::max<std::int64_t>(0, next.UsSince(clock_.Now())) + 1));
+    loops_.BlockOn(SleepOn(loop_->executor(), next.PlusUs(1)));
     CheckCalls();
     while (!later_.empty() && later_.begin()->first <= clock_.Now()) {
       const auto first = later_.extract(later_.begin());
@@ -251,7 +252,7 @@ Task<void> NodeWorld::Read(RealNode& node, std::size_t space, Chain chain, std::
     (void)co_await remote.Match(*slot, keys, local, deadline);
     CheckTime(deadline, "a match of others");
   }
-  if (random_.Chance(0.2)) (void)co_await SleepUntil(executor().Now().PlusUs(Us(50'000)));
+  if (random_.Chance(0.2)) (void)co_await SleepUntil(clock_.Now().PlusUs(Us(50'000)));
   deadline = clock_.Now().PlusUs(time_us());
   if (!node.store().CheckNamespace(*slot, 0).ok() && node.SlotOf(names_[space]) != slot) co_return;
   std::vector<catalog::BlockName> names;
@@ -388,7 +389,7 @@ void NodeWorld::ComeTogether() {
   etcd_->SetChances({});
   for (const auto& node : nodes_) {
     if (!node->running()) Start(*node);
-    loop_->BlockOn(node->store().drain().End());
+    loops_.BlockOn(node->store().drain().End());
   }
   Pass(CellLimits::kKeepAliveUs + kSecond);
   const Instant until = clock_.Now().PlusUs(90 * kSecond);
@@ -425,16 +426,16 @@ void NodeWorld::ComeTogether() {
 
 bool NodeWorld::AllReadWhatOneHas() {
   RealNode& first = *nodes_.front();
-  for (auto& node : nodes_) loop_->BlockOn(Attach(*node, kPlain));
+  for (auto& node : nodes_) loops_.BlockOn(Attach(*node, kPlain));
   Pass(kSecond);
   for (int tries = 0;; ++tries) {
     const Chain chain = NewChain(++last_conversation_, 4);
-    loop_->BlockOn(Put(first, kPlain, chain, 0));
+    loops_.BlockOn(Put(first, kPlain, chain, 0));
     Pass(kSecond);  // the others hear of it
     std::size_t readers = 0;
     for (auto& node : nodes_) {
       const std::uint64_t before = hits;
-      loop_->BlockOn(Read(*node, kPlain, chain, 0));
+      loops_.BlockOn(Read(*node, kPlain, chain, 0));
       readers += hits - before == chain.size() ? 1 : 0;
     }
     if (readers == nodes_.size()) return true;

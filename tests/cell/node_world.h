@@ -31,8 +31,6 @@ class NodeWorld final {
   NodeWorld(const NodeWorld&) = delete;
   NodeWorld& operator=(const NodeWorld&) = delete;
 
-  Executor& executor() { return loop_->executor(); }
-
   // Empty, or what was broken.
   std::string Run();
 
@@ -47,7 +45,7 @@ class NodeWorld final {
   static constexpr std::int64_t kSecond = 1'000'000;
   static constexpr std::size_t kPlain = 0, kStrict = 1;
 
-  RealWorld world() { return {clock_, *loop_, *network_, *etcd_, *log_, random_}; }
+  RealWorld world() { return {clock_, loops_, *network_, *etcd_, *log_, random_}; }
   void Start(RealNode& node);
   void PowerOn();
   void PowerOff();
@@ -58,7 +56,6 @@ class NodeWorld final {
   void ActOnNetwork();
   void Later(std::int64_t most_us, std::function<void()> call);
   void Pass(std::int64_t us);
-  Task<void> Sleep(std::int64_t us);
   void Say(const std::string& what);
   void Break(std::string what);
   void CheckTime(Instant deadline, std::string_view what);
@@ -93,9 +90,10 @@ class NodeWorld final {
   Random random_;
   const bool trace_;
   SimulatedClock clock_;
-  io::SimulatedDisk disk_;
+  ProcessLoops loops_{clock_};
+  io::SimulatedDisk no_disk_;
   const std::unique_ptr<Logger> log_ = Logger::ToSink(LogLevel::kOff, [](LogLevel, std::string_view) {});
-  std::unique_ptr<io::SimulatedLoop> loop_;
+  std::unique_ptr<io::SimulatedLoop> loop_;  // of network and etcd
   std::optional<net::SimulatedNetwork> network_;
   std::optional<etcd::SimulatedEtcd> etcd_;
   std::shared_ptr<const etcd::SimulatedEtcd::Backup> kept_by_etcd_;  // while the power is off

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A node of a simulated cell of which all is real but threads and the ring: store, journal, flash, member,
-// sharing and rails, put together as node/cell.h does it, on a loop, a network, a disk and an etcd that the
-// nodes of a cell share. Its process may be killed at any moment and started again, with its memory or not.
+// sharing and rails, put together as node/cell.h does it, with a disk and a loop of its own, on a clock, a
+// network and an etcd that the nodes of a cell share. Its process may be killed at any moment and started
+// again, with its memory or not.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +30,7 @@
 #include "mesh/store_keeper.h"
 #include "mesh/test_served.h"
 #include "net/simulated_network.h"
+#include "process_loops.h"
 #include "store/drain.h"
 #include "store/test_store.h"
 
@@ -37,7 +39,7 @@ namespace cistern::mesh {
 // What nodes share. Borrowed; outlives their processes.
 struct RealWorld {
   SimulatedClock& clock;
-  io::SimulatedLoop& loop;
+  ProcessLoops& loops;
   net::SimulatedNetwork& network;
   etcd::SimulatedEtcd& etcd;
   Logger& log;
@@ -53,8 +55,9 @@ struct RealNodeOptions {
 
 class RealNode final {
  public:
-  RealNode(std::string name, RealNodeOptions options)
+  RealNode(std::string name, RealNodeOptions options, std::uint64_t seed)
       : id(std::move(name)),
+        disk(seed),
         options_(std::move(options)),
         arena_memory_(Reserve(geometry_.file_bytes())),
         index_memory_(Reserve(geometry_.index_bytes())),
@@ -73,13 +76,15 @@ class RealNode final {
   }
   // Nothing is copied any more, until it is killed.
   void HoldMovers() { process_->movers.paused = true; }
+  // Of its process, as everything below.
+  Executor& executor() { return process_->executor(); }
   // kill -9, not from within a task. What its disk was asked for lands before the next start, but for some by
   // chance.
   void Kill() {
     if (!running()) return;
     const RealWorld world = process_->world;
-    RunReady(world.loop.executor());
-    late_ = world.loop.KillOwnerOf(id + "/", [this](const void* data, std::size_t bytes) {
+    RunReady(executor());
+    late_ = process_->loop->Kill([this](const void* data, std::size_t bytes) {
       const auto* at = static_cast<const std::byte*>(data);
       return at >= arena_memory_.get() && at + bytes <= arena_memory_.get() + geometry_.file_bytes();
     });
@@ -87,12 +92,17 @@ class RealNode final {
     process_.reset();
     world.network.Stop(id);
   }
-  // What has ended is told of first.
-  static void RunReady(Executor& executor) {
-    while (executor.has_ready()) executor.RunReady(64);
+  // The power of its host is gone, not from within a task.
+  void Crash() {
+    if (!running()) {
+      late_ = {};
+      return disk.Crash();
+    }
+    RunReady(executor());
+    process_->loop->Crash();
+    process_->world.network.Stop(id);
+    process_.reset();
   }
-  // The power is gone, for the loop too: after RunReady.
-  void Crash() { process_.reset(); }
   // Its host has started anew, while it is not running.
   void ForgetMemory() {
     late_.LandAll();
@@ -126,8 +136,13 @@ class RealNode final {
   const std::byte* slot(arena::Place place) const { return arena_.slot(place); }
 
   const std::string id;
+  io::SimulatedDisk disk;
 
  private:
+  // What has ended is told of first.
+  static void RunReady(Executor& executor) {
+    while (executor.has_ready()) executor.RunReady(64);
+  }
   struct Free {
     void operator()(std::byte* memory) const { std::free(memory); }
   };
@@ -158,32 +173,34 @@ class RealNode final {
     Process(RealNode& of, const RealWorld& on)
         : node(of),
           world(on),
-          movers(of.words_, on.loop.executor()),
+          loop(std::move(*io::SimulatedLoop::Make(on.clock, of.disk, on.random.Next()))),
+          turns(on.loops, *loop),
+          movers(of.words_, executor()),
           slots(of.words_, of.arena_),
-          journal(on.loop, of.id + "/journal", on.random.Next()),
+          journal(*loop, of.id + "/journal", on.random.Next()),
           store(std::make_unique<store::BlockStore>(
               store::BlockStore::Parts{
-                  on.loop.executor(), on.clock, of.words_, slots, of.index_, movers, journal, on.log,
+                  executor(), on.clock, of.words_, slots, of.index_, movers, journal, on.log,
                   [this](tier::JournalView known) { return OpenFlash(std::move(known)); }},
               of.options_.store)),
-          recovered(on.loop.BlockOn(store->Recover())),
-          names(on.loop.executor(), *store, "default"),
-          local(on.loop.executor(), *store, names),
-          client(on.etcd.Client(of.id)),
-          network(on.network.Host(of.id)),
+          recovered(on.loops.BlockOn(store->Recover())),
+          names(executor(), *store, "default"),
+          local(executor(), *store, names),
+          client(on.etcd.Client(of.id, executor())),
+          network(on.network.Host(of.id, executor())),
           member(StartMember()),
           rails(*network, member->links()),
-          keeper(on.loop.executor(), *store, catalog::Caller{1u << 20, store::kSourceOwner}),
+          keeper(executor(), *store, catalog::Caller{1u << 20, store::kSourceOwner}),
           view(*member, names, *store),
-          server({on.loop.executor(), on.clock, arena::Reader<arena::Words>(of.words_, of.arena_, of.index_),
-                  view, keeper}),
+          server({executor(), on.clock, arena::Reader<arena::Words>(of.words_, of.arena_, of.index_), view,
+                  keeper}),
           listener(std::move(*network->Listen(of.id + ":2"))),
           sharing(std::make_unique<Sharing>(
-              Sharing::Parts{on.loop.executor(), on.clock, *store, *member, names, member->links(), rails,
+              Sharing::Parts{executor(), on.clock, *store, *member, names, member->links(), rails,
                              of.geometry_.slots_bytes(), on.random.Next(), 0,
                              member->options().process_number, of.options_.role})),
-          tasks(on.loop.executor()),
-          calls(on.loop.executor()) {
+          tasks(executor()),
+          calls(executor()) {
       CISTERN_ASSERT(recovered.ok());
       sharing->SetCopies({{.members = of.options_.copies}});
       member->SetListener(&*sharing, of.id + ":2");
@@ -205,13 +222,13 @@ class RealNode final {
     }
     Process(const Process&) = delete;
     Process& operator=(const Process&) = delete;
-    Executor& executor() { return world.loop.executor(); }
+    Executor& executor() { return loop->executor(); }
 
     Task<Result<std::unique_ptr<tier::Tier>>> OpenFlash(tier::JournalView view_of_journal) {
       flash::FlashOptions options;
       options.region_bytes = 256u << 10;
       options.devices.push_back({node.id + "/flash", node.options_.flash_bytes});
-      return flash::OpenFlash({world.loop, world.log, [this] { return world.random.Next(); }}, options,
+      return flash::OpenFlash({*loop, world.log, [this] { return world.random.Next(); }}, options,
                               std::move(view_of_journal));
     }
     std::unique_ptr<Member> StartMember() {
@@ -257,8 +274,23 @@ class RealNode final {
       }
     }
 
+    // Of the loop among the others.
+    class Turns {
+     public:
+      Turns(ProcessLoops& loops, io::SimulatedLoop& loop) : loops_(loops), loop_(loop) { loops_.Add(loop_); }
+      ~Turns() { loops_.Remove(loop_); }
+      Turns(const Turns&) = delete;
+      Turns& operator=(const Turns&) = delete;
+
+     private:
+      ProcessLoops& loops_;
+      io::SimulatedLoop& loop_;
+    };
+
     RealNode& node;
     const RealWorld world;
+    const std::unique_ptr<io::SimulatedLoop> loop;
+    const Turns turns;
     store::InlineMovers movers;
     memory::Slots slots;
     catalog::Journal journal;
