@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What goes wrong in a world of the storm of nodes.
+#include <algorithm>
 #include <utility>
 
 #include "base/format.h"
@@ -8,43 +9,29 @@
 
 namespace cistern::mesh {
 
+// ---- nodes -----------------------------------------------------------------------------------------------
+
 void NodeWorld::ActOnMembers() {
-  ++faults;
   RealNode& node = AnyNode();
   if (!node.running()) return Start(node);
-  if (random_.Chance(often_.power)) {
-    Say("the power fails");
-    PowerOff();
-    for (auto& one : nodes_) {
-      if (random_.Chance(0.5)) one->ForgetMemory();
-    }
-    PowerOn();
-    return;
+  if (random_.Chance(often_.power)) return FailPower();
+  if (node.stopped()) {
+    if (random_.Chance(0.3)) return Kill(node);
+    return Stop(AnyNode());
   }
-  switch (random_.Below(9)) {
+  switch (random_.Below(11)) {
     case 1:
-    case 2: {
-      store::DrainOrder order{.memory_goes = random_.Chance(0.7),
-                              .deadline = clock_.Now().PlusUs(Us(5 * kSecond))};
-      order.lower_tier_goes = order.memory_goes && random_.Chance(0.5);
-      Say(Text("drain ", node.id, order.lower_tier_goes ? " for good" : ""));
-      node.calls().Spawn(Drain(node, order));
-      const std::uint64_t process = node.member().options().process_number;
-      Later(6 * kSecond, [this, &node, process] {
-        if (!node.running() || node.member().options().process_number != process) return;
-        Say("in service again: " + node.id);
-        loops_.BlockOn(node.store().drain().End());
-      });
-      return;
-    }
+    case 2: return DrainAnywhere(node);
     case 3: {
       if (!node.member().joined()) return;
       const auto up_to = static_cast<std::uint64_t>(node.member().state().seen);
-      Say("trim at " + node.id);
+      Fault("trim", "at " + node.id);
       node.calls().Spawn(TrimAt(node, {static_cast<std::int64_t>(random_.Below(up_to + 1)),
                                        static_cast<std::int64_t>(random_.Below(up_to + 1))}));
       return;
     }
+    case 4:
+    case 5: return Stop(node);
     default: break;
   }
   if (random_.Chance(0.5)) {
@@ -52,8 +39,48 @@ void NodeWorld::ActOnMembers() {
     Pass(Us(20'000));
     if (!node.running()) return;
   }
+  Kill(node);
+}
+
+void NodeWorld::FailPower() {
+  Fault("power", "");
+  PowerOff();
+  for (auto& one : nodes_) {
+    if (random_.Chance(0.5)) one->ForgetMemory();
+  }
+  PowerOn();
+}
+
+void NodeWorld::DrainAnywhere(RealNode& node) {
+  store::DrainOrder order{.memory_goes = random_.Chance(0.7),
+                          .deadline = clock_.Now().PlusUs(Us(5 * kSecond))};
+  order.lower_tier_goes = order.memory_goes && random_.Chance(0.5);
+  Fault("drain", node.id + (order.lower_tier_goes ? " for good" : ""));
+  node.calls().Spawn(Drain(node, order));
+  const std::uint64_t process = node.member().options().process_number;
+  Later(6 * kSecond, [this, &node, process] {
+    if (!node.awake() || node.member().options().process_number != process) return;
+    Say("in service again: " + node.id);
+    loops_.BlockOn(node.store().drain().End());
+  });
+}
+
+// Within its lease, or past it.
+void NodeWorld::Stop(RealNode& node) {
+  if (!node.awake()) return;
+  Fault("stop", node.id);
+  node.Stop();
+  const std::uint64_t process = node.member().options().process_number;
+  Later(random_.Chance(0.3) ? 40 * kSecond : 4 * kSecond, [this, &node, process] {
+    if (!node.stopped() || node.member().options().process_number != process) return;
+    Say("goes on: " + node.id);
+    node.GoOn();
+  });
+}
+
+void NodeWorld::Kill(RealNode& node) {
   const bool reboots = random_.Chance(0.3);
-  Say(Text("kill ", node.id, reboots ? " with its memory" : ""));
+  Fault("kill", node.id + (reboots ? " with its memory" : ""));
   node.Kill();
   if (reboots) node.ForgetMemory();
   Later(random_.Chance(0.5) ? 30 * kSecond : kSecond, [this, &node] {
@@ -61,31 +88,39 @@ void NodeWorld::ActOnMembers() {
   });
 }
 
+// ---- etcd ------------------------------------------------------------------------------------------------
+
 void NodeWorld::ActOnEtcd() {
-  ++faults;
   const std::int64_t long_us = random_.Chance(0.3) ? 20 * kSecond : 2 * kSecond;
   switch (random_.Below(8)) {
     case 0:
-      Say("etcd silent");
+      Fault("etcd silent", "");
       etcd_->FallSilent();
       Later(long_us, [this] { etcd_->Wake(); });
       break;
     case 1:
-      Say("etcd stopped");
+      Fault("etcd stopped", "");
       etcd_->Stop();
       Later(long_us, [this] { etcd_->Start(); });
       break;
     case 2:
     case 3: {
       const std::string id = AnyNode().id;
-      Say("etcd cut from " + id);
+      Fault("etcd cut", "from " + id);
       etcd_->Cut(id);
       Later(long_us, [this, id] { etcd_->Heal(id); });
       break;
     }
-    case 4: etcd_->CancelWatches(); break;
-    case 5: etcd_->SilenceWatches(); break;
+    case 4:
+      Fault("watches cancelled", "");
+      etcd_->CancelWatches();
+      break;
+    case 5:
+      Fault("watches silent", "");
+      etcd_->SilenceWatches();
+      break;
     case 6: {
+      Fault("etcd compacted", "");
       const auto to = static_cast<std::uint64_t>(etcd_->header().revision);
       etcd_->Compact(
           static_cast<std::int64_t>(random_.Between(to - std::min<std::uint64_t>(to - 1, 10), to)));
@@ -93,19 +128,23 @@ void NodeWorld::ActOnEtcd() {
     }
     case 7:
       if (!random_.Chance(0.3)) break;
-      Say("leases lost");
+      Fault("leases lost", "");
       etcd_->LoseLeases();
       leases_broken_until_ = clock_.Now().PlusUs(CellLimits::kLeaseS * kSecond);
       break;
   }
 }
 
+// ---- network ---------------------------------------------------------------------------------------------
+
 void NodeWorld::ActOnNetwork() {
-  ++faults;
   const std::string from = AnyNode().id, to = AnyNode().id;
   if (from == to) return;
-  if (random_.Chance(0.3)) return network_->Reset(from, to);
-  Say(Text("network cut from ", from, " to ", to));
+  if (random_.Chance(0.3)) {
+    Fault("reset", from + " and " + to);
+    return network_->Reset(from, to);
+  }
+  Fault("cut", from + " to " + to);
   network_->Cut(from, to);
   Later(random_.Chance(0.3) ? 20 * kSecond : 2 * kSecond, [this, from, to] { network_->Heal(from, to); });
 }

@@ -109,6 +109,12 @@ void NodeWorld::Say(const std::string& what) {
   if (trace_) std::fprintf(stderr, "%12.6f %s\n", static_cast<double>(clock_.Now().ns) / 1e9, what.c_str());
 }
 
+void NodeWorld::Fault(std::string_view kind, const std::string& where) {
+  ++faults;
+  ++kinds[std::string(kind)];
+  Say(Text(kind, where.empty() ? "" : " ", where));
+}
+
 void NodeWorld::Break(std::string what) {
   Say("BROKEN " + what);
   if (broken_.empty()) broken_ = std::move(what);
@@ -127,14 +133,14 @@ std::string NodeWorld::Run() {
 
 void NodeWorld::Act() {
   RealNode& node = AnyNode();
-  if (node.running()) {
+  if (node.awake()) {
     for (std::size_t space = 0; space < specs_.size(); ++space) {
       if (!node.SlotOf(names_[space])) node.calls().Spawn(Attach(node, space));
     }
   }
   for (int i = 0; i < 4; ++i) {
     RealNode& any = AnyNode();
-    if (!any.running()) continue;
+    if (!any.awake()) continue;
     const bool talks = random_.Chance(0.4), puts = random_.Chance(0.4);
     const bool tells = talks && (puts || random_.Chance(0.5));
     const std::uint64_t conversation = tells ? conversations_[random_.Below(conversations_.size())] : 0;
@@ -143,7 +149,7 @@ void NodeWorld::Act() {
     any.calls().Spawn(puts ? Put(any, space, std::move(chain), conversation)
                            : Read(any, space, std::move(chain), conversation));
   }
-  if (node.running() && random_.Chance(often_.drops)) AskForDrop(node);
+  if (node.awake() && random_.Chance(often_.drops)) AskForDrop(node);
   if (random_.Chance(often_.members)) ActOnMembers();
   if (random_.Chance(often_.etcd)) ActOnEtcd();
   if (random_.Chance(often_.network)) ActOnNetwork();
@@ -195,8 +201,8 @@ Task<void> NodeWorld::Attach(RealNode& node, std::size_t space) {
   (void)co_await node.store().Attach(specs_[space]);
 }
 
-void NodeWorld::CheckTime(Instant deadline, std::string_view what) {
-  if (clock_.Now() > deadline.PlusUs(kSlackUs))
+void NodeWorld::CheckTime(const RealNode& node, Instant deadline, std::string_view what) {
+  if (clock_.Now() > std::max(deadline, node.went_on()).PlusUs(kSlackUs))
     Break(Text("P3: ", what, " ended ", clock_.Now().UsSince(deadline), " us after its deadline"));
 }
 
@@ -222,7 +228,7 @@ Task<void> NodeWorld::Put(RealNode& node, std::size_t space, Chain chain, std::u
     std::vector<store::PartWrite> parts;
     parts.push_back(std::move(part));
     const auto outcomes = co_await node.store().Write({1, {std::byte{1}}}, *slot, std::move(parts), deadline);
-    CheckTime(deadline, "a put");
+    CheckTime(node, deadline, "a put");
     using State = store::PartOutcome::State;
     // Whole seconds from when the store had it, which was before now.
     if (outcomes[0].state == State::kPublished)
@@ -250,7 +256,7 @@ Task<void> NodeWorld::Read(RealNode& node, std::size_t space, Chain chain, std::
   }
   if (local < keys.size() && remote.MayHaveMore(*slot, keys, local)) {
     (void)co_await remote.Match(*slot, keys, local, deadline);
-    CheckTime(deadline, "a match of others");
+    CheckTime(node, deadline, "a match of others");
   }
   if (random_.Chance(0.2)) (void)co_await SleepUntil(clock_.Now().PlusUs(Us(50'000)));
   deadline = clock_.Now().PlusUs(time_us());
@@ -258,10 +264,10 @@ Task<void> NodeWorld::Read(RealNode& node, std::size_t space, Chain chain, std::
   std::vector<catalog::BlockName> names;
   for (const BlockKey& key : keys) names.push_back({key, 0});
   (void)co_await remote.Bring(*slot, names, deadline);
-  CheckTime(deadline, "reading from others");
+  CheckTime(node, deadline, "reading from others");
   const catalog::Caller caller{1, {std::byte{1}}};
   const auto grant = co_await node.store().Acquire(caller, *slot, names, kSecond, deadline);
-  CheckTime(deadline, "an acquire");
+  CheckTime(node, deadline, "an acquire");
   if (!grant || grant->lease == 0) co_return;
   if (node.SlotOf(names_[space]) == slot) {
     for (std::size_t i = 0; i < names.size(); ++i) {
@@ -314,7 +320,7 @@ Task<void> NodeWorld::DropAt(RealNode& node, std::size_t which, DropWait wait) {
   CellDrop drop = model_.drop(which).drop;
   const auto receipt = co_await node.member().Drop(std::move(drop), wait, deadline);
   model_.drop(which).ended = true;
-  CheckTime(deadline, Text("drop ", which));
+  CheckTime(node, deadline, Text("drop ", which));
   if (receipt && wait == DropWait::kApplied) Acknowledge(which, node, *receipt);
 }
 
@@ -372,9 +378,9 @@ void NodeWorld::Look(RealNode& node) {
 void NodeWorld::CheckCalls() {
   for (std::size_t which = 0; which < model_.drops(); ++which) {
     const CellModel::Drop& one = model_.drop(which);
-    if (!one.ended && one.node != nullptr && one.node->running() &&
+    if (!one.ended && one.node != nullptr && one.node->awake() &&
         one.node->member().options().process_number == one.process)
-      CheckTime(one.deadline, Text("drop ", which, ", which has not,"));
+      CheckTime(*one.node, one.deadline, Text("drop ", which, ", which has not,"));
   }
 }
 
@@ -389,6 +395,7 @@ void NodeWorld::ComeTogether() {
   etcd_->SetChances({});
   for (const auto& node : nodes_) {
     if (!node->running()) Start(*node);
+    if (node->stopped()) node->GoOn();
     loops_.BlockOn(node->store().drain().End());
   }
   Pass(CellLimits::kKeepAliveUs + kSecond);

@@ -35,6 +35,7 @@ class NodeWorld final {
   std::string Run();
 
   std::uint64_t faults = 0, drops = 0, acknowledged = 0, hits = 0, peer_blocks = 0;
+  std::map<std::string, std::uint64_t, std::less<>> kinds;  // of faults, and how often each was
 
  private:
   using Chain = CellModel::Chain;
@@ -50,15 +51,21 @@ class NodeWorld final {
   void PowerOn();
   void PowerOff();
 
+  // Counts it, too.
+  void Fault(std::string_view kind, const std::string& where);
   void Act();
   void ActOnMembers();
+  void FailPower();
+  void DrainAnywhere(RealNode& node);
+  void Stop(RealNode& node);
+  void Kill(RealNode& node);
   void ActOnEtcd();
   void ActOnNetwork();
   void Later(std::int64_t most_us, std::function<void()> call);
   void Pass(std::int64_t us);
   void Say(const std::string& what);
   void Break(std::string what);
-  void CheckTime(Instant deadline, std::string_view what);
+  void CheckTime(const RealNode& node, Instant deadline, std::string_view what);
   std::int64_t Us(std::int64_t most) {
     return static_cast<std::int64_t>(random_.Below(static_cast<std::uint64_t>(most) + 1));
   }

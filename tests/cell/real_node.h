@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A node of a simulated cell of which all is real but threads and the ring: store, journal, flash, member,
 // sharing and rails, put together as node/cell.h does it, with a disk and a loop of its own, on a clock, a
-// network and an etcd that the nodes of a cell share. Its process may be killed at any moment and started
-// again, with its memory or not.
+// network and an etcd that the nodes of a cell share. Its process may be killed or stopped at any moment and
+// started again, with its memory or not.
 #pragma once
 
 #include <cstdint>
@@ -69,11 +69,28 @@ class RealNode final {
   RealNode& operator=(const RealNode&) = delete;
 
   bool running() const { return process_ != nullptr; }
+  // Running, and not stopped: it does what it is asked for.
+  bool awake() const { return running() && !stopped_; }
   // Not from within a task: it waits until what is there was recovered.
   void Start(const RealWorld& world) {
     late_.LandAll();
     process_ = std::make_unique<Process>(*this, world);
   }
+  // SIGSTOP, not from within a task: all of its process stands still until it goes on, while time, network,
+  // etcd and clients that read without a hop do not. It may be killed meanwhile.
+  void Stop() {
+    RunReady(executor());
+    process_->world.loops.Hold(*process_->loop, true);
+    stopped_ = true;
+  }
+  void GoOn() {
+    process_->world.loops.Hold(*process_->loop, false);
+    stopped_ = false;
+    went_on_ = process_->world.clock.Now();
+  }
+  bool stopped() const { return stopped_; }
+  // The last time; what should have ended before could not.
+  Instant went_on() const { return went_on_; }
   // Nothing is copied any more, until it is killed.
   void HoldMovers() { process_->movers.paused = true; }
   // Of its process, as everything below.
@@ -83,7 +100,7 @@ class RealNode final {
   void Kill() {
     if (!running()) return;
     const RealWorld world = process_->world;
-    RunReady(executor());
+    if (!std::exchange(stopped_, false)) RunReady(executor());
     late_ = process_->loop->Kill([this](const void* data, std::size_t bytes) {
       const auto* at = static_cast<const std::byte*>(data);
       return at >= arena_memory_.get() && at + bytes <= arena_memory_.get() + geometry_.file_bytes();
@@ -98,7 +115,7 @@ class RealNode final {
       late_ = {};
       return disk.Crash();
     }
-    RunReady(executor());
+    if (!std::exchange(stopped_, false)) RunReady(executor());
     process_->loop->Crash();
     process_->world.network.Stop(id);
     process_.reset();
@@ -317,6 +334,8 @@ class RealNode final {
   arena::ArenaSpace arena_;
   arena::IndexSpace index_;
   io::LateIo late_;
+  bool stopped_ = false;
+  Instant went_on_;
   std::unique_ptr<Process> process_;
 };
 
