@@ -54,9 +54,11 @@ std::size_t CellModel::Ask(Drop drop) {
   return drops_.size() - 1;
 }
 
-void CellModel::Acknowledge(std::size_t which, std::set<const RealNode*> bound) {
+void CellModel::Acknowledge(std::size_t which, std::uint64_t history, std::set<const RealNode*> bound) {
   Drop& drop = drops_[which];
   drop.acknowledged = true;
+  drop.history = history;
+  drop.etcd_life = etcd_life_;
   drop.bound = std::move(bound);
   if (drop.drop.is_end()) ends_[{drop.space, drop.drop.conversation}] = which;
   for (Version& version : versions_) {
@@ -86,8 +88,9 @@ std::set<std::size_t> CellModel::Binding(const RealNode& node, std::size_t space
   std::set<std::size_t> binding;
   for (std::size_t which = 0; which < drops_.size(); ++which) {
     const Drop& one = drops_[which];
-    if (one.acknowledged && one.space == space &&
-        (one.bound.contains(&node) || standing.of_members || standing.strict))
+    if (!one.acknowledged || one.space != space) continue;
+    const bool knows = one.etcd_life == etcd_life_ || standing.history != one.history;
+    if (one.bound.contains(&node) || (knows && (standing.of_members || standing.strict)))
       binding.insert(which);
   }
   return binding;

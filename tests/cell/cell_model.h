@@ -32,12 +32,17 @@ class CellModel final {
     bool ended = false, acknowledged = false;
     RealNode* node = nullptr;         // that was asked, in this process
     std::uint64_t process = 0;        // of it
+    std::uint64_t history = 0;        // under which it was acknowledged
+    std::uint64_t etcd_life = 0;      // etcd was restored so often before
     std::set<const RealNode*> bound;  // that have applied it
   };
   // What binds a node beside the drops that it has applied.
   struct Standing {
     bool of_members = false;  // those of its cell: it is in it
     bool strict = false;      // all, in a strict namespace
+    // Neither speaks of what was acknowledged in an earlier life of etcd, as long as the node has not noticed
+    // that it was restored: it is still under the history of then.
+    std::uint64_t history = 0;
   };
 
   explicit CellModel(std::size_t spaces) : known_(spaces) {}
@@ -59,7 +64,8 @@ class CellModel final {
   std::size_t Ask(Drop drop);
   Drop& drop(std::size_t which) { return drops_[which]; }
   std::size_t drops() const { return drops_.size(); }
-  void Acknowledge(std::size_t which, std::set<const RealNode*> bound);
+  void Acknowledge(std::size_t which, std::uint64_t history, std::set<const RealNode*> bound);
+  void NoteRestore() { ++etcd_life_; }
   // Acknowledged drops that bind the node's clients now.
   std::set<std::size_t> Binding(const RealNode& node, std::size_t space, const Standing& standing) const;
 
@@ -96,7 +102,7 @@ class CellModel final {
   // By namespace and block: its conversations, and when the last such call was answered; 0: it was not.
   std::map<std::pair<std::size_t, std::uint64_t>, std::map<std::uint64_t, std::uint64_t>> users_;
   std::map<std::pair<std::size_t, std::uint64_t>, std::size_t> ends_;  // acknowledged, by namespace
-  std::uint64_t order_ = 0;
+  std::uint64_t order_ = 0, etcd_life_ = 0;
 };
 
 }  // namespace cistern::mesh

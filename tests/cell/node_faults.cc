@@ -92,7 +92,7 @@ void NodeWorld::Kill(RealNode& node) {
 
 void NodeWorld::ActOnEtcd() {
   const std::int64_t long_us = random_.Chance(0.3) ? 20 * kSecond : 2 * kSecond;
-  switch (random_.Below(8)) {
+  switch (random_.Below(12)) {
     case 0:
       Fault("etcd silent", "");
       etcd_->FallSilent();
@@ -132,6 +132,63 @@ void NodeWorld::ActOnEtcd() {
       etcd_->LoseLeases();
       leases_broken_until_ = clock_.Now().PlusUs(CellLimits::kLeaseS * kSecond);
       break;
+    case 8:
+      Fault("etcd full", "");
+      etcd_->SetFull(true);
+      Later(long_us, [this] { etcd_->SetFull(false); });
+      break;
+    case 9:
+    case 10: backups_.push_back({etcd_->TakeBackup(), etcd_->header().revision}); break;
+    case 11: RestoreEtcd(); break;
+  }
+}
+
+// Who restores it has the cell whole, and goes on when all have noticed. Of what the restore loses, somebody
+// is left who knows: nobody else could notice.
+void NodeWorld::RestoreEtcd() {
+  if (backups_.empty()) return;
+  calm_ = true;
+  MakeWhole();
+  Pass(5 * kSecond);
+  calm_ = false;
+  const EtcdBackup backup = backups_[random_.Below(backups_.size())];
+  const bool another_cluster = random_.Chance(0.3);
+  bool known = false;
+  const std::uint64_t history = HistoryInEtcd();
+  for (const auto& node : nodes_) {
+    if (!node->member().joined()) continue;
+    if (node->member().state().history != history) return;
+    known = known || another_cluster || node->member().state().last_seen.revision > backup.revision;
+  }
+  if (!known || !broken_.empty()) return;
+  Fault("etcd restored", Text("to ", backup.revision, another_cluster ? " as another cluster" : ""));
+  etcd_->Restore(*backup.kept, another_cluster);
+  model_.NoteRestore();
+  leases_broken_until_ = clock_.Now().PlusUs(CellLimits::kLeaseS * kSecond);
+  backups_.clear();
+  calm_ = true;
+  const Instant until = clock_.Now().PlusUs(60 * kSecond);
+  const auto noticed = [&] {
+    return HistoryInEtcd() != history && std::ranges::none_of(nodes_, [&](const auto& node) {
+             return node->member().joined() && node->member().state().history == history;
+           });
+  };
+  while (!noticed() && broken_.empty()) {
+    if (clock_.Now() > until) return Break("a restored etcd was not noticed within 60 s");
+    Act();
+    Pass(Us(100'000));
+  }
+  calm_ = false;
+}
+
+// 0: none.
+std::uint64_t NodeWorld::HistoryInEtcd() {
+  const std::unique_ptr<etcd::Etcd> oracle = etcd_->Client("oracle");
+  while (true) {
+    etcd::RangeRequest request{.keys = {CellKeys("/cistern/").History(), ""}};
+    const auto answer = loops_.BlockOn(oracle->Range(std::move(request), clock_.Now().PlusUs(kSecond)));
+    if (!answer) continue;
+    return answer->keys.empty() ? 0 : HistoryValue::Decode(answer->keys.front().value)->number;
   }
 }
 

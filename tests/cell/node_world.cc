@@ -150,6 +150,7 @@ void NodeWorld::Act() {
                            : Read(any, space, std::move(chain), conversation));
   }
   if (node.awake() && random_.Chance(often_.drops)) AskForDrop(node);
+  if (calm_) return;
   if (random_.Chance(often_.members)) ActOnMembers();
   if (random_.Chance(often_.etcd)) ActOnEtcd();
   if (random_.Chance(often_.network)) ActOnNetwork();
@@ -337,7 +338,7 @@ void NodeWorld::Acknowledge(std::size_t which, RealNode& writer, const DropRecei
         heard->second.a >= receipt.revision)
       bound.insert(node);
   }
-  model_.Acknowledge(which, std::move(bound));
+  model_.Acknowledge(which, receipt.history, std::move(bound));
 }
 
 // ---- what must hold --------------------------------------------------------------------------------------
@@ -345,7 +346,8 @@ void NodeWorld::Acknowledge(std::size_t which, RealNode& writer, const DropRecei
 std::set<std::size_t> NodeWorld::Binding(RealNode& node, std::size_t space) {
   const bool kept = clock_.Now() >= leases_broken_until_;
   const bool joined = node.member().joined() && clock_.Now() < node.member().valid_until();
-  return model_.Binding(node, space, {kept && joined, kept && specs_[space].strict});
+  return model_.Binding(node, space,
+                        {kept && joined, kept && specs_[space].strict, node.member().state().history});
 }
 
 void NodeWorld::CheckBody(RealNode& node, std::size_t space, std::uint64_t number,
@@ -384,20 +386,26 @@ void NodeWorld::CheckCalls() {
   }
 }
 
-void NodeWorld::ComeTogether() {
-  quiet_ = true;
+// All ways, and every node runs.
+void NodeWorld::MakeWhole() {
   for (const auto& [when, call] : std::exchange(later_, {})) call();
   for (const auto& node : nodes_) {
     for (const auto& other : nodes_) network_->Heal(node->id, other->id);
     etcd_->Heal(node->id);
   }
   etcd_->Wake();
-  etcd_->SetChances({});
+  etcd_->SetFull(false);
   for (const auto& node : nodes_) {
     if (!node->running()) Start(*node);
     if (node->stopped()) node->GoOn();
     loops_.BlockOn(node->store().drain().End());
   }
+}
+
+void NodeWorld::ComeTogether() {
+  quiet_ = true;
+  MakeWhole();
+  etcd_->SetChances({});
   Pass(CellLimits::kKeepAliveUs + kSecond);
   const Instant until = clock_.Now().PlusUs(90 * kSecond);
   for (;;) {

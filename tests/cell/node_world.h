@@ -60,6 +60,8 @@ class NodeWorld final {
   void Stop(RealNode& node);
   void Kill(RealNode& node);
   void ActOnEtcd();
+  void RestoreEtcd();
+  std::uint64_t HistoryInEtcd();
   void ActOnNetwork();
   void Later(std::int64_t most_us, std::function<void()> call);
   void Pass(std::int64_t us);
@@ -91,6 +93,7 @@ class NodeWorld final {
   // Of what the node has.
   void Look(RealNode& node);
   void CheckCalls();
+  void MakeWhole();
   void ComeTogether();
   bool AllReadWhatOneHas();
 
@@ -114,11 +117,17 @@ class NodeWorld final {
   std::vector<std::unique_ptr<RealNode>> nodes_;
   std::string broken_;
   bool quiet_ = false;  // nothing goes wrong any more
+  bool calm_ = false;   // nor now: a restored etcd is to be noticed first
   std::multimap<Instant, std::function<void()>> later_;
   CellModel model_{2};
   std::vector<std::uint64_t> conversations_;
   std::uint64_t last_conversation_ = 0;
   Instant leases_broken_until_;  // etcd itself broke its word on leases
+  struct EtcdBackup {
+    std::shared_ptr<const etcd::SimulatedEtcd::Backup> kept;
+    std::int64_t revision = 0;
+  };
+  std::vector<EtcdBackup> backups_;
 };
 
 }  // namespace cistern::mesh
