@@ -67,6 +67,12 @@ void CellModel::Acknowledge(std::size_t which, std::uint64_t history, std::set<c
   }
 }
 
+void CellModel::NoteCopy(const RealNode& original, const RealNode& copy) {
+  for (Drop& drop : drops_) {
+    if (drop.bound.contains(&original)) drop.bound.insert(&copy);
+  }
+}
+
 std::vector<std::size_t> CellModel::EndedBy(const Version& version, std::size_t which) const {
   const Drop& drop = drops_[which];
   if (drop.space != version.space || version.order == 0 || version.order > drop.order) return {};

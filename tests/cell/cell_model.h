@@ -65,6 +65,8 @@ class CellModel final {
   Drop& drop(std::size_t which) { return drops_[which]; }
   std::size_t drops() const { return drops_.size(); }
   void Acknowledge(std::size_t which, std::uint64_t history, std::set<const RealNode*> bound);
+  // A node begins with what another has made durable.
+  void NoteCopy(const RealNode& original, const RealNode& copy);
   void NoteRestore() { ++etcd_life_; }
   // Acknowledged drops that bind the node's clients now.
   std::set<std::size_t> Binding(const RealNode& node, std::size_t space, const Standing& standing) const;

@@ -19,19 +19,20 @@ void NodeWorld::ActOnMembers() {
     if (random_.Chance(0.3)) return Kill(node);
     return Stop(AnyNode());
   }
-  switch (random_.Below(11)) {
+  switch (random_.Below(12)) {
     case 1:
     case 2: return DrainAnywhere(node);
     case 3: {
       if (!node.member().joined()) return;
       const auto up_to = static_cast<std::uint64_t>(node.member().state().seen);
-      Fault("trim", "at " + node.id);
+      Fault("trim", "at " + node.host);
       node.calls().Spawn(TrimAt(node, {static_cast<std::int64_t>(random_.Below(up_to + 1)),
                                        static_cast<std::int64_t>(random_.Below(up_to + 1))}));
       return;
     }
     case 4:
     case 5: return Stop(node);
+    case 6: return Clone(node);
     default: break;
   }
   if (random_.Chance(0.5)) {
@@ -46,21 +47,29 @@ void NodeWorld::FailPower() {
   Fault("power", "");
   PowerOff();
   for (auto& one : nodes_) {
-    if (random_.Chance(0.5)) one->ForgetMemory();
+    LoseMemory(*one, 0.5);
   }
   PowerOn();
+}
+
+// By that chance. A member of another boot waits until the one before has lapsed: not too often.
+void NodeWorld::LoseMemory(RealNode& node, double chance) {
+  if (!random_.Chance(chance)) return;
+  const bool reboots = random_.Chance(0.2);
+  Say(node.host + (reboots ? " reboots" : " loses its memory"));
+  reboots ? node.Reboot() : node.ForgetMemory();
 }
 
 void NodeWorld::DrainAnywhere(RealNode& node) {
   store::DrainOrder order{.memory_goes = random_.Chance(0.7),
                           .deadline = clock_.Now().PlusUs(Us(5 * kSecond))};
   order.lower_tier_goes = order.memory_goes && random_.Chance(0.5);
-  Fault("drain", node.id + (order.lower_tier_goes ? " for good" : ""));
+  Fault("drain", node.host + (order.lower_tier_goes ? " for good" : ""));
   node.calls().Spawn(Drain(node, order));
   const std::uint64_t process = node.member().options().process_number;
   Later(6 * kSecond, [this, &node, process] {
     if (!node.awake() || node.member().options().process_number != process) return;
-    Say("in service again: " + node.id);
+    Say("in service again: " + node.host);
     loops_.BlockOn(node.store().drain().End());
   });
 }
@@ -68,21 +77,32 @@ void NodeWorld::DrainAnywhere(RealNode& node) {
 // Within its lease, or past it.
 void NodeWorld::Stop(RealNode& node) {
   if (!node.awake()) return;
-  Fault("stop", node.id);
+  Fault("stop", node.host);
   node.Stop();
   const std::uint64_t process = node.member().options().process_number;
   Later(random_.Chance(0.3) ? 40 * kSecond : 4 * kSecond, [this, &node, process] {
     if (!node.stopped() || node.member().options().process_number != process) return;
-    Say("goes on: " + node.id);
+    Say("goes on: " + node.host);
     node.GoOn();
   });
 }
 
+// Mostly of one that was killed then: its id lapses, and the other may have it first.
+void NodeWorld::Clone(RealNode& node) {
+  if (nodes_.size() >= 7 || random_.Chance(0.5)) return;
+  const std::string host(1, static_cast<char>('a' + nodes_.size()));
+  const bool beside = random_.Chance(0.3);
+  Fault("clone", Text(host, " of ", node.host, beside ? " beside it" : ""));
+  nodes_.push_back(std::make_unique<RealNode>(host, node, beside, random_.Next()));
+  model_.NoteCopy(node, *nodes_.back());
+  if (random_.Chance(0.7)) Kill(node);
+  Start(*nodes_.back());
+}
+
 void NodeWorld::Kill(RealNode& node) {
-  const bool reboots = random_.Chance(0.3);
-  Fault("kill", node.id + (reboots ? " with its memory" : ""));
+  Fault("kill", node.host);
   node.Kill();
-  if (reboots) node.ForgetMemory();
+  LoseMemory(node, 0.3);
   Later(random_.Chance(0.5) ? 30 * kSecond : kSecond, [this, &node] {
     if (!node.running()) Start(node);
   });
@@ -105,10 +125,10 @@ void NodeWorld::ActOnEtcd() {
       break;
     case 2:
     case 3: {
-      const std::string id = AnyNode().id;
-      Fault("etcd cut", "from " + id);
-      etcd_->Cut(id);
-      Later(long_us, [this, id] { etcd_->Heal(id); });
+      const std::string host = AnyNode().host;
+      Fault("etcd cut", "from " + host);
+      etcd_->Cut(host);
+      Later(long_us, [this, host] { etcd_->Heal(host); });
       break;
     }
     case 4:
@@ -195,7 +215,7 @@ std::uint64_t NodeWorld::HistoryInEtcd() {
 // ---- network ---------------------------------------------------------------------------------------------
 
 void NodeWorld::ActOnNetwork() {
-  const std::string from = AnyNode().id, to = AnyNode().id;
+  const std::string from = AnyNode().host, to = AnyNode().host;
   if (from == to) return;
   if (random_.Chance(0.3)) {
     Fault("reset", from + " and " + to);

@@ -97,6 +97,7 @@ void NodeWorld::PowerOff() {
 
 void NodeWorld::Start(RealNode& node) {
   node.Start(world());
+  for (const RealNode* other : Running()) (void)IsDoubled(*other);
   for (std::size_t space = 0; space < specs_.size(); ++space) {
     const auto attached = loops_.BlockOn(node.store().Attach(specs_[space]));
     CISTERN_ASSERT(attached.has_value());
@@ -309,7 +310,7 @@ void NodeWorld::AskForDrop(RealNode& node) {
   asked.deadline = clock_.Now().PlusUs(100'000 + Us(20 * kSecond));
   const std::uint64_t first = asked.numbers.empty() ? 0 : asked.numbers[0];
   const std::size_t which = model_.Ask(std::move(asked));
-  Say(Text("drop ", which, " at ", node.id, " of ", first));
+  Say(Text("drop ", which, " at ", node.host, " of ", first));
   ++drops;
   node.calls().Spawn(DropAt(node, which, random_.Chance(0.9) ? DropWait::kApplied : DropWait::kDurable));
 }
@@ -343,8 +344,16 @@ void NodeWorld::Acknowledge(std::size_t which, RealNode& writer, const DropRecei
 
 // ---- what must hold --------------------------------------------------------------------------------------
 
+bool NodeWorld::IsDoubled(const RealNode& node) {
+  Instant& until = doubled_until_[&node];
+  for (const RealNode* other : Running()) {
+    if (node.Beside(*other)) until = clock_.Now().PlusUs(CellLimits::kLeaseS * kSecond);
+  }
+  return clock_.Now() < until;
+}
+
 std::set<std::size_t> NodeWorld::Binding(RealNode& node, std::size_t space) {
-  const bool kept = clock_.Now() >= leases_broken_until_;
+  const bool kept = clock_.Now() >= leases_broken_until_ && !IsDoubled(node);
   const bool joined = node.member().joined() && clock_.Now() < node.member().valid_until();
   return model_.Binding(node, space,
                         {kept && joined, kept && specs_[space].strict, node.member().state().history});
@@ -354,7 +363,7 @@ void NodeWorld::CheckBody(RealNode& node, std::size_t space, std::uint64_t numbe
                           std::span<const std::byte> body, const std::set<std::size_t>& binding,
                           std::uint64_t asked_s) {
   const std::string wrong = model_.Check(space, number, body, binding, asked_s);
-  if (!wrong.empty()) Break(node.id + ": " + wrong);
+  if (!wrong.empty()) Break(node.host + ": " + wrong);
 }
 
 void NodeWorld::Look(RealNode& node) {
@@ -371,7 +380,7 @@ void NodeWorld::Look(RealNode& node) {
       const std::uint64_t parent = chain[chain.size() - 2];
       const auto before = node.store().LookAt(*slot, CellModel::KeyOf(parent));
       if (!model_.has_ttl(parent) && (!before || !before->here))
-        Break(Text("promise 5: ", node.id, " has block ", number, " without ", parent, " before it"));
+        Break(Text("promise 5: ", node.host, " has block ", number, " without ", parent, " before it"));
     }
   }
 }
@@ -390,8 +399,8 @@ void NodeWorld::CheckCalls() {
 void NodeWorld::MakeWhole() {
   for (const auto& [when, call] : std::exchange(later_, {})) call();
   for (const auto& node : nodes_) {
-    for (const auto& other : nodes_) network_->Heal(node->id, other->id);
-    etcd_->Heal(node->id);
+    for (const auto& other : nodes_) network_->Heal(node->host, other->host);
+    etcd_->Heal(node->host);
   }
   etcd_->Wake();
   etcd_->SetFull(false);
@@ -406,17 +415,26 @@ void NodeWorld::ComeTogether() {
   quiet_ = true;
   MakeWhole();
   etcd_->SetChances({});
+  std::set<std::string> ids;
+  for (const auto& node : nodes_) {
+    if (!ids.insert(node->id).second) node->Kill();  // a clone
+  }
   Pass(CellLimits::kKeepAliveUs + kSecond);
+  for (RealNode* node : Running()) {
+    // Whom a clone beside it has ended, a person starts again.
+    if (node->member().ended()) node->Kill(), Start(*node);
+  }
+  const std::vector<RealNode*> nodes = Running();
   const Instant until = clock_.Now().PlusUs(90 * kSecond);
   for (;;) {
-    const auto out = std::ranges::find_if(nodes_, [](const auto& node) { return !node->member().joined(); });
-    if (out == nodes_.end()) break;
+    const auto out = std::ranges::find_if(nodes, [](const auto& node) { return !node->member().joined(); });
+    if (out == nodes.end()) break;
     if (!broken_.empty()) return;
     if (clock_.Now() > until)
-      return Break(Text((*out)->id, " has not joined within 90 s: ", (*out)->member().why().message()));
+      return Break(Text((*out)->host, " has not joined within 90 s: ", (*out)->member().why().message()));
     Pass(kSecond / 10);
   }
-  for (const auto& node : nodes_) {
+  for (RealNode* node : nodes) {
     const std::size_t which = model_.Ask(
         {.drop = {.what = CellDrop::What::kKeys, .name = names_[kPlain], .keys = {CellModel::KeyOf(1)}},
          .numbers = {1},
@@ -424,39 +442,40 @@ void NodeWorld::ComeTogether() {
     node->calls().Spawn(DropAt(*node, which, DropWait::kApplied));
     while (!model_.drop(which).ended && broken_.empty()) Pass(kSecond / 10);
     if (!model_.drop(which).acknowledged)
-      Break(Text("a drop at ", node->id, " was not acknowledged in a quiet cell"));
+      Break(Text("a drop at ", node->host, " was not acknowledged in a quiet cell"));
     Look(*node);
   }
   if (broken_.empty() && !AllReadWhatOneHas()) return;
   // Leases of a second, and what others were to have.
   Pass(10 * kSecond);
-  for (const auto& node : nodes_) {
+  for (RealNode* node : nodes) {
     const store::BlockStore::Occupancy kept = node->store().occupancy();
     const PeerReader& reader = node->sharing().reader();
     if (kept.leases + kept.pending + reader.landing_bytes() + reader.transfers() > 0)
-      Break(Text(node->id, " keeps ", kept.leases, " leases, ", kept.pending, " puts, ", reader.transfers(),
+      Break(Text(node->host, " keeps ", kept.leases, " leases, ", kept.pending, " puts, ", reader.transfers(),
                  " transfers and ", reader.landing_bytes(), " bytes for nobody"));
   }
 }
 
 bool NodeWorld::AllReadWhatOneHas() {
-  RealNode& first = *nodes_.front();
-  for (auto& node : nodes_) loops_.BlockOn(Attach(*node, kPlain));
+  const std::vector<RealNode*> nodes = Running();
+  RealNode& first = *nodes.front();
+  for (RealNode* node : nodes) loops_.BlockOn(Attach(*node, kPlain));
   Pass(kSecond);
   for (int tries = 0;; ++tries) {
     const Chain chain = NewChain(++last_conversation_, 4);
     loops_.BlockOn(Put(first, kPlain, chain, 0));
     Pass(kSecond);  // the others hear of it
     std::size_t readers = 0;
-    for (auto& node : nodes_) {
+    for (RealNode* node : nodes) {
       const std::uint64_t before = hits;
       loops_.BlockOn(Read(*node, kPlain, chain, 0));
       readers += hits - before == chain.size() ? 1 : 0;
     }
-    if (readers == nodes_.size()) return true;
+    if (readers == nodes.size()) return true;
     if (!broken_.empty()) return false;
     if (tries == 60) {
-      Break(Text("only ", readers, " of ", nodes_.size(), " read what ", first.id, " has within a minute"));
+      Break(Text("only ", readers, " of ", nodes.size(), " read what ", first.host, " has within a minute"));
       return false;
     }
   }

@@ -56,8 +56,10 @@ class NodeWorld final {
   void Act();
   void ActOnMembers();
   void FailPower();
+  void LoseMemory(RealNode& node, double chance);
   void DrainAnywhere(RealNode& node);
   void Stop(RealNode& node);
+  void Clone(RealNode& node);
   void Kill(RealNode& node);
   void ActOnEtcd();
   void RestoreEtcd();
@@ -87,6 +89,8 @@ class NodeWorld final {
   Task<void> DropAt(RealNode& node, std::size_t which, DropWait wait);
   void Acknowledge(std::size_t which, RealNode& writer, const DropReceipt& receipt);
 
+  // Two with its id run on its host, or did within a lease's time.
+  bool IsDoubled(const RealNode& node);
   std::set<std::size_t> Binding(RealNode& node, std::size_t space);
   void CheckBody(RealNode& node, std::size_t space, std::uint64_t number, std::span<const std::byte> body,
                  const std::set<std::size_t>& binding, std::uint64_t asked_s);
@@ -123,6 +127,7 @@ class NodeWorld final {
   std::vector<std::uint64_t> conversations_;
   std::uint64_t last_conversation_ = 0;
   Instant leases_broken_until_;  // etcd itself broke its word on leases
+  std::map<const RealNode*, Instant> doubled_until_;
   struct EtcdBackup {
     std::shared_ptr<const etcd::SimulatedEtcd::Backup> kept;
     std::int64_t revision = 0;

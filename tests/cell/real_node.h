@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "arena/reader.h"
+#include "base/codec.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "base/task_group.h"
@@ -55,15 +56,14 @@ struct RealNodeOptions {
 
 class RealNode final {
  public:
-  RealNode(std::string name, RealNodeOptions options, std::uint64_t seed)
-      : id(std::move(name)),
-        disk(seed),
-        options_(std::move(options)),
-        arena_memory_(Reserve(geometry_.file_bytes())),
-        index_memory_(Reserve(geometry_.index_bytes())),
-        arena_(arena_memory_.get(), geometry_),
-        index_(index_memory_.get(), geometry_.bucket_count()) {
-    ForgetMemory();
+  // A host of this name, and a member that is called so too.
+  RealNode(const std::string& name, RealNodeOptions options, std::uint64_t seed)
+      : RealNode(name, name, options, seed) {}
+  // With a copy of a node's files, one more member with its id: on another host of this name, or beside it.
+  RealNode(const std::string& name, const RealNode& original, bool beside, std::uint64_t seed)
+      : RealNode(name, original.id, original.options_, seed) {
+    disk.BecomeCopyOf(original.disk);
+    if (beside) boot_ = original.boot_;
   }
   RealNode(const RealNode&) = delete;
   RealNode& operator=(const RealNode&) = delete;
@@ -89,6 +89,10 @@ class RealNode final {
     went_on_ = process_->world.clock.Now();
   }
   bool stopped() const { return stopped_; }
+  // Another process on its host that has its id takes its membership at once, and it may not hear of that.
+  bool Beside(const RealNode& other) const {
+    return this != &other && id == other.id && boot_ == other.boot_;
+  }
   // The last time; what should have ended before could not.
   Instant went_on() const { return went_on_; }
   // Nothing is copied any more, until it is killed.
@@ -107,7 +111,7 @@ class RealNode final {
     });
     late_.CancelSome(world.random);
     process_.reset();
-    world.network.Stop(id);
+    world.network.Stop(host);
   }
   // The power of its host is gone, not from within a task.
   void Crash() {
@@ -117,10 +121,15 @@ class RealNode final {
     }
     if (!std::exchange(stopped_, false)) RunReady(executor());
     process_->loop->Crash();
-    process_->world.network.Stop(id);
+    process_->world.network.Stop(host);
     process_.reset();
   }
   // Its host has started anew, while it is not running.
+  void Reboot() {
+    boot_ = boots_.Next();
+    ForgetMemory();
+  }
+  // The same, but for the boot's id; as where somebody removed its memory's files.
   void ForgetMemory() {
     late_.LandAll();
     std::memset(arena_memory_.get(), 0, geometry_.slots_offset());
@@ -152,10 +161,22 @@ class RealNode final {
   // Of a view that is leased.
   const std::byte* slot(arena::Place place) const { return arena_.slot(place); }
 
-  const std::string id;
+  const std::string host, id;
   io::SimulatedDisk disk;
 
  private:
+  RealNode(std::string host_in, std::string id_in, const RealNodeOptions& options, std::uint64_t seed)
+      : host(std::move(host_in)),
+        id(std::move(id_in)),
+        disk(seed),
+        options_(options),
+        boots_(seed),
+        arena_memory_(Reserve(geometry_.file_bytes())),
+        index_memory_(Reserve(geometry_.index_bytes())),
+        arena_(arena_memory_.get(), geometry_),
+        index_(index_memory_.get(), geometry_.bucket_count()) {
+    Reboot();
+  }
   // What has ended is told of first.
   static void RunReady(Executor& executor) {
     while (executor.has_ready()) executor.RunReady(64);
@@ -194,7 +215,7 @@ class RealNode final {
           turns(on.loops, *loop),
           movers(of.words_, executor()),
           slots(of.words_, of.arena_),
-          journal(*loop, of.id + "/journal", on.random.Next()),
+          journal(*loop, "node/journal", on.random.Next()),
           store(std::make_unique<store::BlockStore>(
               store::BlockStore::Parts{
                   executor(), on.clock, of.words_, slots, of.index_, movers, journal, on.log,
@@ -203,15 +224,15 @@ class RealNode final {
           recovered(on.loops.BlockOn(store->Recover())),
           names(executor(), *store, "default"),
           local(executor(), *store, names),
-          client(on.etcd.Client(of.id, executor())),
-          network(on.network.Host(of.id, executor())),
+          client(on.etcd.Client(of.host, executor())),
+          network(on.network.Host(of.host, executor())),
           member(StartMember()),
           rails(*network, member->links()),
           keeper(executor(), *store, catalog::Caller{1u << 20, store::kSourceOwner}),
           view(*member, names, *store),
           server({executor(), on.clock, arena::Reader<arena::Words>(of.words_, of.arena_, of.index_), view,
                   keeper}),
-          listener(std::move(*network->Listen(of.id + ":2"))),
+          listener(std::move(*network->Listen(of.host + ":2"))),
           sharing(std::make_unique<Sharing>(
               Sharing::Parts{executor(), on.clock, *store, *member, names, member->links(), rails,
                              of.geometry_.slots_bytes(), on.random.Next(), 0,
@@ -220,7 +241,7 @@ class RealNode final {
           calls(executor()) {
       CISTERN_ASSERT(recovered.ok());
       sharing->SetCopies({{.members = of.options_.copies}});
-      member->SetListener(&*sharing, of.id + ":2");
+      member->SetListener(&*sharing, of.host + ":2");
       store->drain().SetHandOver(&*sharing);
       sharing->Start();
       tasks.Spawn(ServeRails());
@@ -244,15 +265,15 @@ class RealNode final {
     Task<Result<std::unique_ptr<tier::Tier>>> OpenFlash(tier::JournalView view_of_journal) {
       flash::FlashOptions options;
       options.region_bytes = 256u << 10;
-      options.devices.push_back({node.id + "/flash", node.options_.flash_bytes});
+      options.devices.push_back({"node/flash", node.options_.flash_bytes});
       return flash::OpenFlash({*loop, world.log, [this] { return world.random.Next(); }}, options,
                               std::move(view_of_journal));
     }
     std::unique_ptr<Member> StartMember() {
       MemberOptions options;
       options.id = node.id;
-      options.listen = node.id + ":1";
-      options.boot_id.fill(std::byte{1});
+      options.listen = node.host + ":1";
+      StoreAt(options.boot_id.data(), 0, node.boot_);
       options.process_number = world.random.Next() | 1;
       options.etcd_is_ours = true;
       return std::move(*Member::Start(*client, *network, local, std::move(options)));
@@ -328,6 +349,8 @@ class RealNode final {
   };
 
   const RealNodeOptions options_;
+  Random boots_;
+  std::uint64_t boot_ = 0;  // which of the host's it is
   arena::RealWords words_;
   const arena::Geometry geometry_{4096, 4};
   const std::unique_ptr<std::byte, Free> arena_memory_, index_memory_;
