@@ -35,6 +35,10 @@ void NodeWorld::ActOnMembers() {
     case 6: return Clone(node);
     default: break;
   }
+  if (random_.Chance(0.1)) {
+    Fault("clock set", node.host + " ahead");
+    return node.clock.SetAhead(static_cast<std::uint32_t>(random_.Between(1, 10)));
+  }
   if (random_.Chance(0.5)) {
     node.HoldMovers();
     Pass(Us(20'000));

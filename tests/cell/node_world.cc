@@ -50,7 +50,8 @@ NodeWorld::NodeWorld(std::uint64_t seed, bool trace)
             .power = random_.Chance(0.2) ? 0.7 : 0.1,
             .etcd = random_.Unit() * 0.15,
             .network = random_.Unit() * 0.15,
-            .drops = random_.Unit() * 0.6};
+            .drops = random_.Unit() * 0.6,
+            .ttl = random_.Chance(0.2) ? 0.8 : 0.1};
   pace_us_ = random_.Chance(0.3) ? 3'000 : 30'000;
   specs_ = {SpecOf("plain", false), SpecOf("strict", true)};
   const std::uint64_t members = random_.Between(2, 5);
@@ -62,8 +63,9 @@ NodeWorld::NodeWorld(std::uint64_t seed, bool trace)
     options.flash_bytes = random_.Between(2, 6) << 20;
     options.copies = static_cast<std::uint32_t>(random_.Between(1, 3));
     if (i > 1 && random_.Chance(0.3)) options.role = Role::kStore;
-    nodes_.push_back(
-        std::make_unique<RealNode>(std::string(1, static_cast<char>('a' + i)), options, random_.Next()));
+    nodes_.push_back(std::make_unique<RealNode>(std::string(1, static_cast<char>('a' + i)), options, clock_,
+                                                random_.Next()));
+    if (random_.Chance(0.5)) nodes_.back()->clock.SetAhead(static_cast<std::uint32_t>(random_.Below(10'000)));
     if (device_us == 0) continue;
     nodes_.back()->disk.set_time([this, device_us](const io::IoRequest&, const std::string&, Instant now) {
       return now.PlusUs(5 + Us(device_us));
@@ -213,8 +215,8 @@ Task<void> NodeWorld::Put(RealNode& node, std::size_t space, Chain chain, std::u
     const std::optional<std::uint32_t> slot = node.SlotOf(names_[space]);
     if (!slot) co_return;
     Chain itself = {chain[block]};
-    const bool has_ttl = block + 1 == chain.size() && random_.Chance(0.1);
-    const std::uint64_t ttl_s = has_ttl ? random_.Between(1, 5) : 0;
+    const bool has_ttl = random_.Chance(block + 1 == chain.size() ? often_.ttl : often_.ttl / 8);
+    const std::uint64_t ttl_s = has_ttl ? random_.Between(1, random_.Chance(0.3) ? 20 : 3) : 0;
     const std::uint64_t version =
         model_.Put(space, {chain.begin(), chain.begin() + static_cast<std::ptrdiff_t>(block) + 1}, has_ttl);
     const std::vector<std::byte> body = CellModel::BodyOf(version, chain[block]);

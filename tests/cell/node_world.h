@@ -42,6 +42,7 @@ class NodeWorld final {
   // Chances of an action.
   struct Often {
     double members = 0, power = 0, etcd = 0, network = 0, drops = 0;  // of `members`, `power` are all hosts'
+    double ttl = 0;                                                   // of a put
   };
   static constexpr std::int64_t kSecond = 1'000'000;
   static constexpr std::size_t kPlain = 0, kStrict = 1;

@@ -30,7 +30,7 @@ class RealCell {
     options.store.max_lower_blocks = 4096;
     options.store.max_blocks = 24;
     for (const char* id : {"a", "b", "c"})
-      nodes_.push_back(std::make_unique<RealNode>(id, options, random_.Next()));
+      nodes_.push_back(std::make_unique<RealNode>(id, options, clock_, random_.Next()));
     PowerOn();
   }
   ~RealCell() { PowerOff(false); }

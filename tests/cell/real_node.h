@@ -54,14 +54,27 @@ struct RealNodeOptions {
   Role role = Role::kEngine;
 };
 
+// A host's: the wall clock may be set ahead of the others'.
+class HostClock final : public Clock {
+ public:
+  explicit HostClock(const SimulatedClock& clock) : clock_(clock) {}
+  Instant Now() const override { return clock_.Now(); }
+  WallTime Wall() const override { return {clock_.Wall().seconds + ahead_s_}; }
+  void SetAhead(std::uint32_t by_s) { ahead_s_ += by_s; }
+
+ private:
+  const SimulatedClock& clock_;
+  std::uint32_t ahead_s_ = 0;
+};
+
 class RealNode final {
  public:
   // A host of this name, and a member that is called so too.
-  RealNode(const std::string& name, RealNodeOptions options, std::uint64_t seed)
-      : RealNode(name, name, options, seed) {}
+  RealNode(const std::string& name, RealNodeOptions options, const SimulatedClock& on, std::uint64_t seed)
+      : RealNode(name, name, options, HostClock(on), seed) {}
   // With a copy of a node's files, one more member with its id: on another host of this name, or beside it.
   RealNode(const std::string& name, const RealNode& original, bool beside, std::uint64_t seed)
-      : RealNode(name, original.id, original.options_, seed) {
+      : RealNode(name, original.id, original.options_, original.clock, seed) {
     disk.BecomeCopyOf(original.disk);
     if (beside) boot_ = original.boot_;
   }
@@ -148,7 +161,7 @@ class RealNode final {
   // The block as a client of the node reads it from memory; none: it finds none there.
   std::optional<std::vector<std::byte>> Read(std::uint32_t slot, const BlockKey& key) {
     arena::Reader<arena::RealWords> reader(words_, arena_, index_);
-    const arena::ReadCall call = reader.Begin(slot, process_->world.clock.Wall().seconds);
+    const arena::ReadCall call = reader.Begin(slot, clock.Wall().seconds);
     const auto found = reader.Find(call, 0, key);
     const auto record = std::make_unique<arena::OpenRecord>();
     if (!found || reader.Open(call, {key, 0, 1}, &*found, *record) != arena::ReadOutcome::kHit)
@@ -163,12 +176,15 @@ class RealNode final {
 
   const std::string host, id;
   io::SimulatedDisk disk;
+  HostClock clock;
 
  private:
-  RealNode(std::string host_in, std::string id_in, const RealNodeOptions& options, std::uint64_t seed)
+  RealNode(std::string host_in, std::string id_in, const RealNodeOptions& options, const HostClock& on,
+           std::uint64_t seed)
       : host(std::move(host_in)),
         id(std::move(id_in)),
         disk(seed),
+        clock(on),
         options_(options),
         boots_(seed),
         arena_memory_(Reserve(geometry_.file_bytes())),
@@ -218,7 +234,7 @@ class RealNode final {
           journal(*loop, "node/journal", on.random.Next()),
           store(std::make_unique<store::BlockStore>(
               store::BlockStore::Parts{
-                  executor(), on.clock, of.words_, slots, of.index_, movers, journal, on.log,
+                  executor(), of.clock, of.words_, slots, of.index_, movers, journal, on.log,
                   [this](tier::JournalView known) { return OpenFlash(std::move(known)); }},
               of.options_.store)),
           recovered(on.loops.BlockOn(store->Recover())),
@@ -230,11 +246,11 @@ class RealNode final {
           rails(*network, member->links()),
           keeper(executor(), *store, catalog::Caller{1u << 20, store::kSourceOwner}),
           view(*member, names, *store),
-          server({executor(), on.clock, arena::Reader<arena::Words>(of.words_, of.arena_, of.index_), view,
+          server({executor(), of.clock, arena::Reader<arena::Words>(of.words_, of.arena_, of.index_), view,
                   keeper}),
           listener(std::move(*network->Listen(of.host + ":2"))),
           sharing(std::make_unique<Sharing>(
-              Sharing::Parts{executor(), on.clock, *store, *member, names, member->links(), rails,
+              Sharing::Parts{executor(), of.clock, *store, *member, names, member->links(), rails,
                              of.geometry_.slots_bytes(), on.random.Next(), 0,
                              member->options().process_number, of.options_.role})),
           tasks(executor()),
