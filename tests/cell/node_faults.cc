@@ -15,11 +15,12 @@ void NodeWorld::ActOnMembers() {
   RealNode& node = AnyNode();
   if (!node.running()) return Start(node);
   if (random_.Chance(often_.power)) return FailPower();
+  if (random_.Chance(0.01)) return PassHours(node);
   if (node.stopped()) {
     if (random_.Chance(0.3)) return Kill(node);
     return Stop(AnyNode());
   }
-  switch (random_.Below(12)) {
+  switch (random_.Below(13)) {
     case 1:
     case 2: return DrainAnywhere(node);
     case 3: {
@@ -33,6 +34,7 @@ void NodeWorld::ActOnMembers() {
     case 4:
     case 5: return Stop(node);
     case 6: return Clone(node);
+    case 7: return FailPowerOf(node);
     default: break;
   }
   if (random_.Chance(0.1)) {
@@ -50,10 +52,27 @@ void NodeWorld::ActOnMembers() {
 void NodeWorld::FailPower() {
   Fault("power", "");
   PowerOff();
+  dark_.clear();
   for (auto& one : nodes_) {
     LoseMemory(*one, 0.5);
   }
   PowerOn();
+}
+
+// The others hear nothing of it, but that nothing comes.
+void NodeWorld::FailPowerOf(RealNode& node) {
+  Fault("power of one", node.host);
+  for (const auto& other : nodes_) {
+    if (other.get() == &node) continue;
+    network_->Cut(node.host, other->host);
+    network_->Cut(other->host, node.host);
+  }
+  node.Crash();
+  node.Reboot();
+  dark_.insert(&node);
+  Later(random_.Chance(0.5) ? 30 * kSecond : kSecond, [this, &node] {
+    if (!node.running()) Start(node);
+  });
 }
 
 // By that chance. A member of another boot waits until the one before has lapsed: not too often.
@@ -101,6 +120,30 @@ void NodeWorld::Clone(RealNode& node) {
   model_.NoteCopy(node, *nodes_.back());
   if (random_.Chance(0.7)) Kill(node);
   Start(*nodes_.back());
+}
+
+// A node is away from before some drops until they are trimmed, or ends alone are. The hours themselves are
+// a moment for all: they do not run, and find that their memberships have lapsed.
+void NodeWorld::PassHours(RealNode& node) {
+  Fault("hours", node.host + " is away");
+  calm_ = true;
+  MakeWhole();
+  node.Kill();
+  LoseMemory(node, 0.3);
+  for (int i = 0; i < 10; ++i) {
+    Act();
+    Pass(Us(kSecond));
+  }
+  for (RealNode* one : Running()) one->Stop();
+  clock_.AdvanceUs(static_cast<std::int64_t>(random_.Between(1, 30)) * 3600 * kSecond);
+  for (RealNode* one : Running()) one->GoOn();
+  Pass(2 * Trimmer::kEveryUs + Us(20 * kSecond));
+  for (RealNode* one : Running()) {
+    const CellFloor floor = one->member().state().floor;
+    Say(Text("the floor at ", one->host, " is ", floor.drops, ", of ends ", floor.ends));
+  }
+  calm_ = false;
+  if (broken_.empty()) Start(node);
 }
 
 void NodeWorld::Kill(RealNode& node) {

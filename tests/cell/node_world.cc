@@ -60,6 +60,8 @@ NodeWorld::NodeWorld(std::uint64_t seed, bool trace)
     options.store.max_blocks = static_cast<std::uint32_t>(random_.Between(12, 60));
     options.store.max_lower_blocks = 4'096;
     if (random_.Chance(0.5)) options.store.lower.write = {WritePolicy::kThrough};
+    if (random_.Chance(0.3))
+      options.store.max_tombstones = static_cast<std::uint32_t>(random_.Between(4, 40));
     options.flash_bytes = random_.Between(2, 6) << 20;
     options.copies = static_cast<std::uint32_t>(random_.Between(1, 3));
     if (i > 1 && random_.Chance(0.3)) options.role = Role::kStore;
@@ -98,6 +100,13 @@ void NodeWorld::PowerOff() {
 }
 
 void NodeWorld::Start(RealNode& node) {
+  if (dark_.erase(&node) > 0) {
+    network_->Stop(node.host);
+    for (const auto& other : nodes_) {
+      network_->Heal(node.host, other->host);
+      network_->Heal(other->host, node.host);
+    }
+  }
   node.Start(world());
   for (const RealNode* other : Running()) (void)IsDoubled(*other);
   for (std::size_t space = 0; space < specs_.size(); ++space) {
@@ -401,13 +410,15 @@ void NodeWorld::CheckCalls() {
 void NodeWorld::MakeWhole() {
   for (const auto& [when, call] : std::exchange(later_, {})) call();
   for (const auto& node : nodes_) {
+    if (!node->running()) Start(*node);
+  }
+  for (const auto& node : nodes_) {
     for (const auto& other : nodes_) network_->Heal(node->host, other->host);
     etcd_->Heal(node->host);
   }
   etcd_->Wake();
   etcd_->SetFull(false);
   for (const auto& node : nodes_) {
-    if (!node->running()) Start(*node);
     if (node->stopped()) node->GoOn();
     loops_.BlockOn(node->store().drain().End());
   }

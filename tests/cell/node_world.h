@@ -57,9 +57,12 @@ class NodeWorld final {
   void Act();
   void ActOnMembers();
   void FailPower();
+  // Of one host.
+  void FailPowerOf(RealNode& node);
   void LoseMemory(RealNode& node, double chance);
   void DrainAnywhere(RealNode& node);
   void Stop(RealNode& node);
+  void PassHours(RealNode& node);
   void Clone(RealNode& node);
   void Kill(RealNode& node);
   void ActOnEtcd();
@@ -121,8 +124,9 @@ class NodeWorld final {
   std::vector<SharedNamespace> names_;
   std::vector<std::unique_ptr<RealNode>> nodes_;
   std::string broken_;
-  bool quiet_ = false;  // nothing goes wrong any more
-  bool calm_ = false;   // nor now: a restored etcd is to be noticed first
+  bool quiet_ = false;              // nothing goes wrong any more
+  std::set<const RealNode*> dark_;  // have no power
+  bool calm_ = false;               // nor now: a restored etcd is to be noticed first
   std::multimap<Instant, std::function<void()>> later_;
   CellModel model_{2};
   std::vector<std::uint64_t> conversations_;

@@ -126,7 +126,7 @@ class RealNode final {
     process_.reset();
     world.network.Stop(host);
   }
-  // The power of its host is gone, not from within a task.
+  // The power of its host is gone, not from within a task. Nobody says so to who is connected to it.
   void Crash() {
     if (!running()) {
       late_ = {};
@@ -134,7 +134,6 @@ class RealNode final {
     }
     if (!std::exchange(stopped_, false)) RunReady(executor());
     process_->loop->Crash();
-    process_->world.network.Stop(host);
     process_.reset();
   }
   // Its host has started anew, while it is not running.
