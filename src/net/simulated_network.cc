@@ -29,6 +29,7 @@ struct SimulatedNetwork::Pipe {
   void Add(std::vector<std::byte> bytes) {
     const SimulatedLinkOptions& options = network.options_;
     const auto moving_ns = static_cast<std::int64_t>(bytes.size() * 1'000 / options.bytes_per_us);
+    network.FlipSome(from, to, bytes);
     free_at = std::max(free_at, network.executor_.Now()).PlusNs(moving_ns);
     last = std::max({last, free_at, network.Arrival()});
     waiting += bytes.size();
@@ -271,6 +272,14 @@ void SimulatedNetwork::Heal(const std::string& from, const std::string& to) {
   for (const auto& [number, connection] : connections_) {
     for (Pipe& pipe : connection->pipes) pipe.Schedule();
   }
+}
+
+void SimulatedNetwork::FlipSome(const std::string& from, const std::string& to,
+                                std::vector<std::byte>& bytes) {
+  const auto flips = flips_.find({from, to});
+  if (flips == flips_.end() || bytes.size() < kFlipBytes || !random_.Chance(flips->second)) return;
+  const std::uint64_t bit = random_.Below(bytes.size() * 8);
+  bytes[bit / 8] ^= std::byte{1} << bit % 8;
 }
 
 template <class Which>

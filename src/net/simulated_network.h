@@ -44,6 +44,10 @@ class SimulatedNetwork final {
   // From now on nothing of `from` arrives at `to`, connection attempts either; Heal delivers what was sent.
   void Cut(const std::string& from, const std::string& to);
   void Heal(const std::string& from, const std::string& to);
+  // From now on a bit of some of what `from` sends to `to` is wrong when it arrives, by that chance; of
+  // pieces of kFlipBytes and more: those have checksums of their own, others only TLS guards. 0 ends it.
+  static constexpr std::size_t kFlipBytes = 3'000;
+  void Flip(const std::string& from, const std::string& to, double chance) { flips_[{from, to}] = chance; }
   // Every connection between the two breaks at once.
   void Reset(const std::string& a, const std::string& b);
   // The host's process died: its connections break and its addresses answer no more.
@@ -56,6 +60,7 @@ class SimulatedNetwork final {
   struct Pipe;
   struct Connection;
 
+  void FlipSome(const std::string& from, const std::string& to, std::vector<std::byte>& bytes);
   bool IsCut(const std::string& from, const std::string& to) const { return cuts_.contains({from, to}); }
   // When what is sent now may arrive.
   Instant Arrival();
@@ -67,7 +72,8 @@ class SimulatedNetwork final {
   const SimulatedLinkOptions options_;
   std::map<std::string, class SimulatedListener*> listeners_;  // by address
   std::set<std::pair<std::string, std::string>> cuts_;         // from, to
-  std::map<std::uint64_t, Connection*> connections_;           // in order of their making
+  std::map<std::pair<std::string, std::string>, double> flips_;
+  std::map<std::uint64_t, Connection*> connections_;  // in order of their making
   std::uint64_t last_connection_ = 0;
   std::uint32_t last_port_ = 0;
 };

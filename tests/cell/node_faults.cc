@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/event.h"
 #include "base/format.h"
+#include "base/random_bytes.h"
 #include "node_world.h"
 #include "store/drain.h"
 
@@ -263,14 +265,52 @@ std::uint64_t NodeWorld::HistoryInEtcd() {
 
 void NodeWorld::ActOnNetwork() {
   const std::string from = AnyNode().host, to = AnyNode().host;
+  const std::int64_t long_us = random_.Chance(0.3) ? 20 * kSecond : 2 * kSecond;
+  if (random_.Chance(0.1)) {
+    Fault("stranger", "at " + to);
+    strangers_->Spawn(Babble(*stranger_, to + (random_.Chance(0.5) ? ":1" : ":2")));
+    return;
+  }
   if (from == to) return;
+  if (random_.Chance(0.1)) {
+    Fault("flips", "from " + from + " to " + to);
+    network_->Flip(from, to, random_.Chance(0.5) ? 1 : 0.2);
+    return Later(long_us, [this, from, to] { network_->Flip(from, to, 0); });
+  }
+  if (random_.Chance(0.15)) {
+    Fault("cut off", from);
+    for (const auto& other : nodes_) {
+      if (other->host == from) continue;
+      network_->Cut(from, other->host);
+      network_->Cut(other->host, from);
+    }
+    return Later(long_us, [this, from] {
+      for (const auto& other : nodes_) {
+        network_->Heal(from, other->host);
+        network_->Heal(other->host, from);
+      }
+    });
+  }
   if (random_.Chance(0.3)) {
     Fault("reset", from + " and " + to);
     return network_->Reset(from, to);
   }
   Fault("cut", from + " to " + to);
   network_->Cut(from, to);
-  Later(random_.Chance(0.3) ? 20 * kSecond : 2 * kSecond, [this, from, to] { network_->Heal(from, to); });
+  Later(long_us, [this, from, to] { network_->Heal(from, to); });
+}
+
+Task<void> NodeWorld::Babble(net::Network& from, std::string address) {
+  const auto deadline = [this] { return clock_.Now().PlusUs(5 * kSecond); };
+  auto stream = co_await from.Connect(std::move(address), deadline());
+  for (std::uint64_t left = stream ? random_.Between(1, 5) : 0; left > 0; --left) {
+    std::vector<std::byte> bytes(random_.Between(1, random_.Chance(0.5) ? 40 : 40'000));
+    FillRandom(random_.Next(), bytes);
+    const std::span<const std::byte> piece = bytes;
+    const Status sent = co_await (*stream)->Send({&piece, 1}, deadline());
+    if (!sent.ok()) co_return;
+    (void)co_await SleepUntil(clock_.Now().PlusUs(Us(2 * kSecond)));
+  }
 }
 
 }  // namespace cistern::mesh

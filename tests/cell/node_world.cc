@@ -85,6 +85,8 @@ void NodeWorld::PowerOn() {
   network_.emplace(loop_->executor(), random_.Next(), link_);
   etcd_.emplace(loop_->executor(), random_.Next(), lags_);
   etcd_->SetChances(chances_);
+  stranger_ = network_->Host("stranger");
+  strangers_.emplace(loop_->executor());
   if (kept_by_etcd_) etcd_->Restore(*kept_by_etcd_);
   for (auto& node : nodes_) Start(*node);
 }
@@ -93,6 +95,9 @@ void NodeWorld::PowerOff() {
   later_.clear();
   kept_by_etcd_ = etcd_->TakeBackup();
   for (auto& node : nodes_) node->Crash();
+  strangers_->Drop();
+  strangers_.reset();
+  stranger_.reset();
   etcd_.reset();
   network_.reset();
   loops_.Remove(*loop_);
@@ -413,7 +418,10 @@ void NodeWorld::MakeWhole() {
     if (!node->running()) Start(*node);
   }
   for (const auto& node : nodes_) {
-    for (const auto& other : nodes_) network_->Heal(node->host, other->host);
+    for (const auto& other : nodes_) {
+      network_->Heal(node->host, other->host);
+      network_->Flip(node->host, other->host, 0);
+    }
     etcd_->Heal(node->host);
   }
   etcd_->Wake();

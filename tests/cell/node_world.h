@@ -69,6 +69,8 @@ class NodeWorld final {
   void RestoreEtcd();
   std::uint64_t HistoryInEtcd();
   void ActOnNetwork();
+  // A stranger's bytes where members listen.
+  Task<void> Babble(net::Network& from, std::string address);
   void Later(std::int64_t most_us, std::function<void()> call);
   void Pass(std::int64_t us);
   void Say(const std::string& what);
@@ -114,6 +116,8 @@ class NodeWorld final {
   std::unique_ptr<io::SimulatedLoop> loop_;  // of network and etcd
   std::optional<net::SimulatedNetwork> network_;
   std::optional<etcd::SimulatedEtcd> etcd_;
+  std::unique_ptr<net::Network> stranger_;
+  std::optional<TaskGroup> strangers_;
   std::shared_ptr<const etcd::SimulatedEtcd::Backup> kept_by_etcd_;  // while the power is off
   Often often_;
   std::int64_t pace_us_ = 0;  // between actions, mostly
