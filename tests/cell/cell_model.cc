@@ -38,9 +38,9 @@ std::uint64_t CellModel::Put(std::size_t space, Chain chain, bool has_ttl) {
   return versions_.size() - 1;
 }
 
-void CellModel::NotePut(std::uint64_t version, std::uint64_t expires_s) {
+void CellModel::NotePut(std::uint64_t version, Instant expires) {
   versions_[version].order = ++order_;
-  versions_[version].expires_s = expires_s;
+  versions_[version].expires = expires;
 }
 
 void CellModel::NoteUse(std::size_t space, const Chain& chain, std::uint64_t conversation, bool ended) {
@@ -103,14 +103,14 @@ std::set<std::size_t> CellModel::Binding(const RealNode& node, std::size_t space
 }
 
 std::string CellModel::Check(std::size_t space, std::uint64_t number, std::span<const std::byte> body,
-                             const std::set<std::size_t>& binding, std::uint64_t asked_s) const {
+                             const std::set<std::size_t>& binding, Instant asked) const {
   const auto version = body.size() < 8 ? versions_.size() : LoadAt<std::uint64_t>(body.data(), 0);
   const bool exact = version < versions_.size() && versions_[version].space == space &&
                      versions_[version].chain.back() == number &&
                      std::ranges::equal(body, BodyOf(version, number));
   if (!exact) return Text("promise 1: it reads block ", number, " as it was never put");
   const Version& read = versions_[version];
-  if (asked_s >= read.expires_s) return Text("expiry: it reads block ", number, " after its time");
+  if (asked >= read.expires) return Text("expiry: it reads block ", number, " after its time");
   for (const std::vector<std::size_t>& by : read.dead_by) {
     // Another conversation may have used it since, at a member that had yet to hear of the ends.
     if (EndedBy(read, by.front()).empty()) continue;

@@ -54,8 +54,8 @@ class CellModel final {
 
   // The last block of the chain is being put, to be read as this version.
   std::uint64_t Put(std::size_t space, Chain chain, bool has_ttl);
-  // It was answered; `expires_s`: on the wall clock.
-  void NotePut(std::uint64_t version, std::uint64_t expires_s);
+  // It was answered.
+  void NotePut(std::uint64_t version, Instant expires);
   // The conversation wrote or used whatever is there under these numbers, or may have: `ended` says whether
   // that was answered. What was put for no conversation ends with none.
   void NoteUse(std::size_t space, const Chain& chain, std::uint64_t conversation, bool ended);
@@ -71,10 +71,10 @@ class CellModel final {
   // Acknowledged drops that bind the node's clients now.
   std::set<std::size_t> Binding(const RealNode& node, std::size_t space, const Standing& standing) const;
 
-  // Empty, or what is broken where a client of a node reads this under the number, who asked at `asked_s`
-  // on the wall clock and for whom these drops are binding.
+  // Empty, or what is broken where a client of a node reads this under the number, who asked then and for
+  // whom these drops are binding.
   std::string Check(std::size_t space, std::uint64_t number, std::span<const std::byte> body,
-                    const std::set<std::size_t>& binding, std::uint64_t asked_s) const;
+                    const std::set<std::size_t>& binding, Instant asked) const;
 
   // Numbers that were put.
   const std::set<std::uint64_t>& known(std::size_t space) const { return known_[space]; }
@@ -87,8 +87,8 @@ class CellModel final {
   struct Version {
     std::size_t space = 0;
     Chain chain;
-    std::uint64_t expires_s = UINT64_MAX;  // wall clock
-    std::uint64_t order = 0;               // when its put was answered; 0: it was not
+    Instant expires = Instant::Never();
+    std::uint64_t order = 0;  // when its put was answered; 0: it was not
     // Acknowledged drops that cover it: each alone, or ends of all of its users together.
     std::vector<std::vector<std::size_t>> dead_by;
   };

@@ -41,7 +41,7 @@ void NodeWorld::ActOnMembers() {
   }
   if (random_.Chance(0.1)) {
     Fault("clock set", node.host + " ahead");
-    return node.clock.SetAhead(static_cast<std::uint32_t>(random_.Between(1, 10)));
+    return node.clock.SetAhead(Us(10 * kSecond));
   }
   if (random_.Chance(0.5)) {
     node.HoldMovers();

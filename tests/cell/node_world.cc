@@ -67,7 +67,7 @@ NodeWorld::NodeWorld(std::uint64_t seed, bool trace)
     if (i > 1 && random_.Chance(0.3)) options.role = Role::kStore;
     nodes_.push_back(std::make_unique<RealNode>(std::string(1, static_cast<char>('a' + i)), options, clock_,
                                                 random_.Next()));
-    if (random_.Chance(0.5)) nodes_.back()->clock.SetAhead(static_cast<std::uint32_t>(random_.Below(10'000)));
+    if (random_.Chance(0.5)) nodes_.back()->clock.SetAhead(Us(10'000 * kSecond));
     if (device_us == 0) continue;
     nodes_.back()->disk.set_time([this, device_us](const io::IoRequest&, const std::string&, Instant now) {
       return now.PlusUs(5 + Us(device_us));
@@ -248,9 +248,10 @@ Task<void> NodeWorld::Put(RealNode& node, std::size_t space, Chain chain, std::u
     const auto outcomes = co_await node.store().Write({1, {std::byte{1}}}, *slot, std::move(parts), deadline);
     CheckTime(node, deadline, "a put");
     using State = store::PartOutcome::State;
-    // Whole seconds from when the store had it, which was before now.
+    // From when the store had it, which was before now.
     if (outcomes[0].state == State::kPublished)
-      model_.NotePut(version, has_ttl ? clock_.Wall().seconds + ttl_s : UINT64_MAX);
+      model_.NotePut(version, has_ttl ? clock_.Now().PlusUs(static_cast<std::int64_t>(ttl_s) * kSecond)
+                                      : Instant::Never());
     model_.NoteUse(space, itself, conversation, true);
     if (outcomes[0].state != State::kPublished && outcomes[0].state != State::kPresent) co_return;
   }
@@ -260,7 +261,7 @@ Task<void> NodeWorld::Put(RealNode& node, std::size_t space, Chain chain, std::u
 Task<void> NodeWorld::Read(RealNode& node, std::size_t space, Chain chain, std::uint64_t conversation) {
   const std::optional<std::uint32_t> slot = node.SlotOf(names_[space]);
   if (!slot || !node.store().Serves(*slot)) co_return;
-  const std::uint64_t asked_s = clock_.Wall().seconds;
+  const Instant asked = clock_.Now();
   // A peer that does not answer by one that is short is not asked for a while.
   const auto time_us = [this] { return quiet_ ? 3 * kSecond : 5'000 + Us(3 * kSecond); };
   Instant deadline = clock_.Now().PlusUs(time_us());
@@ -292,7 +293,7 @@ Task<void> NodeWorld::Read(RealNode& node, std::size_t space, Chain chain, std::
       const store::ViewGrant& grants = grant->views[i];
       if (grants.code != Code::kOk) continue;
       ++hits;
-      CheckBody(node, space, chain[i], {node.slot(grants.place), grants.bytes}, binding, asked_s);
+      CheckBody(node, space, chain[i], {node.slot(grants.place), grants.bytes}, binding, asked);
     }
   }
   if (conversation != 0 && node.SlotOf(names_[space]) == slot) {
@@ -377,8 +378,8 @@ std::set<std::size_t> NodeWorld::Binding(RealNode& node, std::size_t space) {
 
 void NodeWorld::CheckBody(RealNode& node, std::size_t space, std::uint64_t number,
                           std::span<const std::byte> body, const std::set<std::size_t>& binding,
-                          std::uint64_t asked_s) {
-  const std::string wrong = model_.Check(space, number, body, binding, asked_s);
+                          Instant asked) {
+  const std::string wrong = model_.Check(space, number, body, binding, asked);
   if (!wrong.empty()) Break(node.host + ": " + wrong);
 }
 
@@ -389,7 +390,7 @@ void NodeWorld::Look(RealNode& node) {
     const std::set<std::size_t> binding = Binding(node, space);
     for (const std::uint64_t number : model_.known(space)) {
       if (const auto body = node.Read(*slot, CellModel::KeyOf(number)))
-        CheckBody(node, space, number, *body, binding, clock_.Wall().seconds);
+        CheckBody(node, space, number, *body, binding, clock_.Now());
       const Chain& chain = model_.chain(number);
       const auto look = node.store().LookAt(*slot, CellModel::KeyOf(number));
       if (!look || !look->here || chain.size() == 1) continue;

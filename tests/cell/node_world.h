@@ -99,7 +99,7 @@ class NodeWorld final {
   bool IsDoubled(const RealNode& node);
   std::set<std::size_t> Binding(RealNode& node, std::size_t space);
   void CheckBody(RealNode& node, std::size_t space, std::uint64_t number, std::span<const std::byte> body,
-                 const std::set<std::size_t>& binding, std::uint64_t asked_s);
+                 const std::set<std::size_t>& binding, Instant asked);
   // Of what the node has.
   void Look(RealNode& node);
   void CheckCalls();

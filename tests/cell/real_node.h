@@ -54,17 +54,22 @@ struct RealNodeOptions {
   Role role = Role::kEngine;
 };
 
-// A host's: the wall clock may be set ahead of the others'.
+// A host's: its wall clock is ahead of the world's, and its seconds begin at other moments.
 class HostClock final : public Clock {
  public:
   explicit HostClock(const SimulatedClock& clock) : clock_(clock) {}
   Instant Now() const override { return clock_.Now(); }
-  WallTime Wall() const override { return {clock_.Wall().seconds + ahead_s_}; }
-  void SetAhead(std::uint32_t by_s) { ahead_s_ += by_s; }
+  WallTime Wall() const override {
+    constexpr std::int64_t kSecondNs = 1'000'000'000;
+    const std::int64_t passed_ns = Now().ns;
+    const std::int64_t before_s = clock_.Wall().seconds - passed_ns / kSecondNs;
+    return {static_cast<std::uint32_t>(before_s + (passed_ns + ahead_ns_) / kSecondNs)};
+  }
+  void SetAhead(std::int64_t by_us) { ahead_ns_ += by_us * 1'000; }
 
  private:
   const SimulatedClock& clock_;
-  std::uint32_t ahead_s_ = 0;
+  std::int64_t ahead_ns_ = 0;
 };
 
 class RealNode final {
