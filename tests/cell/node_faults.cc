@@ -212,22 +212,24 @@ void NodeWorld::ActOnEtcd() {
   }
 }
 
-// Who restores it has the cell whole, and goes on when all have noticed. Of what the restore loses, somebody
-// is left who knows: nobody else could notice.
+// Who restores it has the cell whole, but for one that may be stopped or away, and goes on when all have
+// noticed. Of what the restore loses, somebody is left who knows: nobody else could notice.
 void NodeWorld::RestoreEtcd() {
   if (backups_.empty()) return;
   calm_ = true;
   MakeWhole();
   Pass(5 * kSecond);
+  if (random_.Chance(0.5)) random_.Chance(0.5) ? Stop(AnyNode()) : Kill(AnyNode());
   calm_ = false;
   const EtcdBackup backup = backups_[random_.Below(backups_.size())];
   const bool another_cluster = random_.Chance(0.3);
   bool known = false;
   const std::uint64_t history = HistoryInEtcd();
   for (const auto& node : nodes_) {
-    if (!node->member().joined()) continue;
+    if (!node->running() || !node->member().joined()) continue;
     if (node->member().state().history != history) return;
-    known = known || another_cluster || node->member().state().last_seen.revision > backup.revision;
+    const bool knows = another_cluster || node->member().state().last_seen.revision > backup.revision;
+    known = known || (knows && node->awake());
   }
   if (!known || !broken_.empty()) return;
   Fault("etcd restored", Text("to ", backup.revision, another_cluster ? " as another cluster" : ""));
@@ -239,7 +241,7 @@ void NodeWorld::RestoreEtcd() {
   const Instant until = clock_.Now().PlusUs(60 * kSecond);
   const auto noticed = [&] {
     return HistoryInEtcd() != history && std::ranges::none_of(nodes_, [&](const auto& node) {
-             return node->member().joined() && node->member().state().history == history;
+             return node->awake() && node->member().joined() && node->member().state().history == history;
            });
   };
   while (!noticed() && broken_.empty()) {
