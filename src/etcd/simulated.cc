@@ -176,8 +176,10 @@ class SimulatedEtcd::CallFor final : public Call {
 
 class SimulatedWatch final : public Watch {
  public:
-  SimulatedWatch(SimulatedEtcd& etcd, std::string client, KeyRange keys, std::int64_t revision)
+  SimulatedWatch(SimulatedEtcd& etcd, Executor& runs_on, std::string client, KeyRange keys,
+                 std::int64_t revision)
       : etcd_(etcd),
+        executor_(runs_on),
         client_(std::move(client)),
         keys_(std::move(keys)),
         number_(++etcd.last_watch_),
@@ -190,7 +192,7 @@ class SimulatedWatch final : public Watch {
   }
   ~SimulatedWatch() override { etcd_.watches_.erase(number_); }
 
-  Executor& executor() const { return etcd_.executor_; }
+  Executor& executor() const { return executor_; }
   Task<Result<std::vector<WatchEvent>>> Next(Instant deadline) override {
     while (unread_.empty()) {
       if (!end_.ok()) co_return Error(end_);
@@ -257,6 +259,7 @@ class SimulatedWatch final : public Watch {
   }
 
   SimulatedEtcd& etcd_;
+  Executor& executor_;
   const std::string client_;
   const KeyRange keys_;
   const std::uint64_t number_;
@@ -272,9 +275,10 @@ class SimulatedWatch final : public Watch {
 
 class SimulatedClient final : public Etcd {
  public:
-  SimulatedClient(SimulatedEtcd& etcd, std::string name) : etcd_(etcd), name_(std::move(name)) {}
+  SimulatedClient(SimulatedEtcd& etcd, Executor& runs_on, std::string name)
+      : etcd_(etcd), executor_(runs_on), name_(std::move(name)) {}
 
-  Executor& executor() override { return etcd_.executor_; }
+  Executor& executor() override { return executor_; }
 
   Task<Result<RangeAnswer>> Range(RangeRequest request, Instant deadline) override {
     Status valid = Validate(request);
@@ -308,7 +312,7 @@ class SimulatedClient final : public Etcd {
                     Ask<Header>(Status(), [&etcd = etcd_, lease] { return etcd.DoRevoke(lease); }, deadline));
   }
   std::unique_ptr<Watch> WatchFrom(KeyRange keys, std::int64_t revision) override {
-    return std::make_unique<SimulatedWatch>(etcd_, name_, std::move(keys), revision);
+    return std::make_unique<SimulatedWatch>(etcd_, executor_, name_, std::move(keys), revision);
   }
   Task<Status> Compact(std::int64_t revision, Instant deadline) override {
     return StatusOf(
@@ -326,7 +330,7 @@ class SimulatedClient final : public Etcd {
       call->Fail(std::move(valid));
       call->End();
     }
-    return call->Wait(etcd_.executor_, call, deadline);
+    return call->Wait(executor_, call, deadline);
   }
   static Task<Status> StatusOf(Executor&, Task<Result<Header>> asked) {
     auto answer = co_await asked;
@@ -334,6 +338,7 @@ class SimulatedClient final : public Etcd {
   }
 
   SimulatedEtcd& etcd_;
+  Executor& executor_;
   const std::string name_;
 };
 
@@ -348,8 +353,8 @@ SimulatedEtcd::SimulatedEtcd(Executor& executor, std::uint64_t seed, const Simul
 
 SimulatedEtcd::~SimulatedEtcd() { CISTERN_ASSERT(watches_.empty()); }
 
-std::unique_ptr<Etcd> SimulatedEtcd::Client(std::string name) {
-  return std::make_unique<SimulatedClient>(*this, std::move(name));
+std::unique_ptr<Etcd> SimulatedEtcd::Client(std::string name, Executor& executor) {
+  return std::make_unique<SimulatedClient>(*this, executor, std::move(name));
 }
 
 Header SimulatedEtcd::header() const { return state_->header(); }

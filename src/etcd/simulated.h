@@ -47,8 +47,10 @@ class SimulatedEtcd final {
   SimulatedEtcd(const SimulatedEtcd&) = delete;
   SimulatedEtcd& operator=(const SimulatedEtcd&) = delete;
 
-  // Etcd as whoever has this name sees it; several may have one name.
-  std::unique_ptr<Etcd> Client(std::string name);
+  // Etcd as whoever has this name sees it; several may have one name. A client may have an executor of its
+  // own, on the same clock, which outlives it and its calls: where that does not run, answers wait.
+  std::unique_ptr<Etcd> Client(std::string name) { return Client(std::move(name), executor_); }
+  std::unique_ptr<Etcd> Client(std::string name, Executor& executor);
 
   void SetLags(const SimulatedLags& lags) { lags_ = lags; }
   void SetChances(const SimulatedChances& chances) { chances_ = chances; }

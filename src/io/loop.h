@@ -211,6 +211,7 @@ class Loop {
   Loop& operator=(const Loop&) = delete;
 
   Executor& executor() { return executor_; }
+  const Executor& executor() const { return executor_; }
   const Clock& clock() const { return executor_.clock(); }
   // "io_uring", "epoll" or "simulated".
   virtual std::string_view name() const = 0;

@@ -278,6 +278,16 @@ void SimulatedDisk::Replace(const std::string& path, std::span<const std::byte> 
   inode.unsynced.clear();
 }
 
+void SimulatedDisk::BecomeCopyOf(const SimulatedDisk& other) {
+  names_.clear();
+  changes_.clear();
+  for (const auto& [path, file] : other.names_) {
+    names_[path] = std::make_shared<Inode>(
+        Inode{.path = path, .bytes = file->bytes, .durable = file->bytes, .directory = file->directory});
+  }
+  durable_names_ = names_;
+}
+
 void SimulatedDisk::Flip(const std::string& path, std::uint64_t offset, std::byte mask) {
   Inode& inode = *names_.at(path);
   CISTERN_ASSERT(offset < inode.bytes.size());

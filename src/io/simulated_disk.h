@@ -87,6 +87,9 @@ class SimulatedDisk {
   const std::vector<Lost>& lost() const { return lost_; }
   // Somebody copied an earlier file back, while nobody has it open: durable as it is. It must exist.
   void Replace(const std::string& path, std::span<const std::byte> bytes);
+  // Somebody put a copy of another disk's files in place of this one's, while nobody has one of them open:
+  // as a reader sees them there, and durable.
+  void BecomeCopyOf(const SimulatedDisk& other);
   // Bit rot: flips the bits of `mask` in one byte, for good. The byte must exist.
   void Flip(const std::string& path, std::uint64_t offset, std::byte mask);
 

@@ -134,21 +134,21 @@ void SimulatedLoop::Wait(Instant until) {
   if (watched_ == 0) set_.Poll();  // takes the wake-up, which Harvest leaves
 }
 
+Instant SimulatedLoop::next() const {
+  if (executor().has_ready() || has_remote()) return clock_.Now();
+  const Instant timer = executor().next_timer();
+  return pending_.empty() ? timer : std::min(timer, pending_.front().when);
+}
+
 void SimulatedLoop::RunUntilIdle() {
   while (PollOnce() || has_remote() || MoveTime(executor().next_timer())) {
   }
 }
 
 // In order of submission, because the heap's own order is not told to anyone.
-std::vector<SimulatedLoop::InFlight> SimulatedLoop::TakeInFlight(std::string_view path_prefix) {
-  std::vector<InFlight> taken;
-  for (std::vector<InFlight>* from : {&pending_, &hung_}) {
-    const auto its = std::ranges::partition(
-        *from, [&](const InFlight& one) { return !one.inode->path.starts_with(path_prefix); });
-    std::ranges::move(its, std::back_inserter(taken));
-    from->erase(its.begin(), its.end());
-  }
-  std::ranges::make_heap(pending_, std::greater());
+std::vector<SimulatedLoop::InFlight> SimulatedLoop::TakeInFlight() {
+  std::vector<InFlight> taken = std::exchange(pending_, {});
+  std::ranges::move(std::exchange(hung_, {}), std::back_inserter(taken));
   std::ranges::sort(taken, {}, &InFlight::order);
   return taken;
 }
@@ -164,19 +164,13 @@ void SimulatedLoop::Crash() {
   disk_.Crash();
 }
 
-LateIo SimulatedLoop::Kill(std::function<bool(const void* data, std::size_t bytes)> outlives) {
-  return KillOwnerOf("", outlives);
-}
-
-LateIo SimulatedLoop::KillOwnerOf(std::string_view path_prefix,
-                                  const std::function<bool(const void* data, std::size_t bytes)>& outlives) {
+LateIo SimulatedLoop::Kill(const std::function<bool(const void* data, std::size_t bytes)>& outlives) {
   LateIo late(disk_);
-  for (InFlight& pending : TakeInFlight(path_prefix)) {
+  for (InFlight& pending : TakeInFlight()) {
     late.Add(pending.op->request(), outlives, pending.inode, pending.fault, pending.writes);
     Abandon(*pending.op);
   }
   for (auto& [fd, opened] : files_) {
-    if (!opened.inode->path.starts_with(path_prefix)) continue;
     std::shared_ptr<int> lock = std::exchange(opened.lock, nullptr);
     if (lock != nullptr && !late.empty()) late.locks_.push_back(std::move(lock));
   }

@@ -70,6 +70,10 @@ class SimulatedLoop final : public Loop {
   Status Rename(const std::string& from, const std::string& to) override { return disk_.Rename(from, to); }
   Status Remove(const std::string& path) override { return disk_.Remove(path); }
 
+  // When it has something to do, at the latest now where it has already; Never: only if something comes. For
+  // who turns several on one clock.
+  Instant next() const;
+
   // Turns until nothing is left to do: no work, no timer, no operation, no readiness. Time has moved to
   // the last of what happened.
   void RunUntilIdle();
@@ -82,11 +86,7 @@ class SimulatedLoop final : public Loop {
   // dropped, may still land. A write's bytes in memory that does not outlive the process are copied now, else
   // read when it lands; a read lands only in memory that outlives it. Locks taken by Lock are free once the
   // result is empty. The loop may then only be destroyed.
-  LateIo Kill(std::function<bool(const void* data, std::size_t bytes)> outlives);
-  // The same of one process of several that share the loop, which goes on: the one whose files' paths begin
-  // so.
-  LateIo KillOwnerOf(std::string_view path_prefix,
-                     const std::function<bool(const void* data, std::size_t bytes)>& outlives);
+  LateIo Kill(const std::function<bool(const void* data, std::size_t bytes)>& outlives);
 
  private:
   struct InFlight {
@@ -121,8 +121,8 @@ class SimulatedLoop final : public Loop {
   void Queue(InFlight pending);
   // What hangs no more is queued; whether there was any.
   bool TakeUnhung();
-  // All operations of files whose path begins so, in order of submission.
-  std::vector<InFlight> TakeInFlight(std::string_view path_prefix = {});
+  // All operations, in order of submission.
+  std::vector<InFlight> TakeInFlight();
   bool MoveTime(Instant until);
 
   SimulatedClock& clock_;

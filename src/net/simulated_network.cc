@@ -29,6 +29,7 @@ struct SimulatedNetwork::Pipe {
   void Add(std::vector<std::byte> bytes) {
     const SimulatedLinkOptions& options = network.options_;
     const auto moving_ns = static_cast<std::int64_t>(bytes.size() * 1'000 / options.bytes_per_us);
+    network.FlipSome(from, to, bytes);
     free_at = std::max(free_at, network.executor_.Now()).PlusNs(moving_ns);
     last = std::max({last, free_at, network.Arrival()});
     waiting += bytes.size();
@@ -161,13 +162,13 @@ class SimulatedStream final : public Stream {
 
 class SimulatedListener final : public Listener {
  public:
-  SimulatedListener(SimulatedNetwork& network, std::string host, std::string address)
-      : network_(network), host_(std::move(host)), address_(std::move(address)) {
+  SimulatedListener(SimulatedNetwork& network, Executor& runs_on, std::string host, std::string address)
+      : network_(network), executor_(runs_on), host_(std::move(host)), address_(std::move(address)) {
     network_.listeners_[address_] = this;
   }
   ~SimulatedListener() override { End(); }
 
-  Executor& executor() override { return network_.executor_; }
+  Executor& executor() override { return executor_; }
   const std::string& address() const override { return address_; }
   const std::string& host() const { return host_; }
   bool ended() const { return ended_; }
@@ -192,6 +193,7 @@ class SimulatedListener final : public Listener {
 
  private:
   SimulatedNetwork& network_;
+  Executor& executor_;
   const std::string host_, address_;
   std::deque<std::unique_ptr<Stream>> waiting_;
   Event acceptable_;
@@ -200,9 +202,10 @@ class SimulatedListener final : public Listener {
 
 class SimulatedHost final : public Network {
  public:
-  SimulatedHost(SimulatedNetwork& network, std::string name) : network_(network), name_(std::move(name)) {}
+  SimulatedHost(SimulatedNetwork& network, Executor& runs_on, std::string name)
+      : network_(network), executor_(runs_on), name_(std::move(name)) {}
 
-  Executor& executor() override { return network_.executor_; }
+  Executor& executor() override { return executor_; }
 
   Task<Result<std::unique_ptr<Stream>>> Connect(std::string address, Instant deadline) override {
     const std::string to = address.substr(0, address.rfind(':'));
@@ -212,7 +215,8 @@ class SimulatedHost final : public Network {
     if (listener == network_.listeners_.end())
       co_return Error(Code::kIoError, Text(address, ": nobody listens there"));
     auto connection = std::make_shared<SimulatedNetwork::Connection>(network_, name_, to);
-    listener->second->Add(std::make_unique<SimulatedStream>(executor(), connection, true, name_));
+    SimulatedListener& there = *listener->second;
+    there.Add(std::make_unique<SimulatedStream>(there.executor(), connection, true, name_));
     co_return std::make_unique<SimulatedStream>(executor(), connection, false, std::move(address));
   }
 
@@ -224,7 +228,7 @@ class SimulatedHost final : public Network {
     if (at.ends_with(":0")) at = Text(name_, ":", 1'000'000 + ++network_.last_port_);
     if (network_.listeners_.contains(at))
       return Error(Code::kBusy, Text(at, ": another process listens there; choose another port"));
-    return std::make_unique<SimulatedListener>(network_, name_, std::move(at));
+    return std::make_unique<SimulatedListener>(network_, executor_, name_, std::move(at));
   }
 
  private:
@@ -237,6 +241,7 @@ class SimulatedHost final : public Network {
   }
 
   SimulatedNetwork& network_;
+  Executor& executor_;
   const std::string name_;
 };
 
@@ -246,8 +251,8 @@ SimulatedNetwork::SimulatedNetwork(Executor& executor, std::uint64_t seed,
 
 SimulatedNetwork::~SimulatedNetwork() { CISTERN_ASSERT(connections_.empty() && listeners_.empty()); }
 
-std::unique_ptr<Network> SimulatedNetwork::Host(std::string name) {
-  return std::make_unique<SimulatedHost>(*this, std::move(name));
+std::unique_ptr<Network> SimulatedNetwork::Host(std::string name, Executor& executor) {
+  return std::make_unique<SimulatedHost>(*this, executor, std::move(name));
 }
 
 Instant SimulatedNetwork::Arrival() {
@@ -267,6 +272,14 @@ void SimulatedNetwork::Heal(const std::string& from, const std::string& to) {
   for (const auto& [number, connection] : connections_) {
     for (Pipe& pipe : connection->pipes) pipe.Schedule();
   }
+}
+
+void SimulatedNetwork::FlipSome(const std::string& from, const std::string& to,
+                                std::vector<std::byte>& bytes) {
+  const auto flips = flips_.find({from, to});
+  if (flips == flips_.end() || bytes.size() < kFlipBytes || !random_.Chance(flips->second)) return;
+  const std::uint64_t bit = random_.Below(bytes.size() * 8);
+  bytes[bit / 8] ^= std::byte{1} << bit % 8;
 }
 
 template <class Which>

@@ -35,12 +35,19 @@ class SimulatedNetwork final {
   SimulatedNetwork(const SimulatedNetwork&) = delete;
   SimulatedNetwork& operator=(const SimulatedNetwork&) = delete;
 
-  // The network as the host of this name sees it. Its addresses are "NAME:PORT"; port 0 chooses one.
-  std::unique_ptr<Network> Host(std::string name);
+  // The network as the host of this name sees it. Its addresses are "NAME:PORT"; port 0 chooses one. A host
+  // may have an executor of its own, on the same clock, which outlives it and its connections: where that
+  // does not run, what is sent to it waits, and connections to it are made, as a kernel does that.
+  std::unique_ptr<Network> Host(std::string name) { return Host(std::move(name), executor_); }
+  std::unique_ptr<Network> Host(std::string name, Executor& executor);
 
   // From now on nothing of `from` arrives at `to`, connection attempts either; Heal delivers what was sent.
   void Cut(const std::string& from, const std::string& to);
   void Heal(const std::string& from, const std::string& to);
+  // From now on a bit of some of what `from` sends to `to` is wrong when it arrives, by that chance; of
+  // pieces of kFlipBytes and more: those have checksums of their own, others only TLS guards. 0 ends it.
+  static constexpr std::size_t kFlipBytes = 3'000;
+  void Flip(const std::string& from, const std::string& to, double chance) { flips_[{from, to}] = chance; }
   // Every connection between the two breaks at once.
   void Reset(const std::string& a, const std::string& b);
   // The host's process died: its connections break and its addresses answer no more.
@@ -53,6 +60,7 @@ class SimulatedNetwork final {
   struct Pipe;
   struct Connection;
 
+  void FlipSome(const std::string& from, const std::string& to, std::vector<std::byte>& bytes);
   bool IsCut(const std::string& from, const std::string& to) const { return cuts_.contains({from, to}); }
   // When what is sent now may arrive.
   Instant Arrival();
@@ -64,7 +72,8 @@ class SimulatedNetwork final {
   const SimulatedLinkOptions options_;
   std::map<std::string, class SimulatedListener*> listeners_;  // by address
   std::set<std::pair<std::string, std::string>> cuts_;         // from, to
-  std::map<std::uint64_t, Connection*> connections_;           // in order of their making
+  std::map<std::pair<std::string, std::string>, double> flips_;
+  std::map<std::uint64_t, Connection*> connections_;  // in order of their making
   std::uint64_t last_connection_ = 0;
   std::uint32_t last_port_ = 0;
 };

@@ -3,22 +3,18 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <utility>
 
 #include "base/event.h"
 #include "base/format.h"
-#include "base/random_bytes.h"
 #include "mesh/shared_names.h"
 #include "store/drain.h"
 
 namespace cistern::mesh {
 namespace {
 
-constexpr std::int64_t kSecond = 1'000'000;
 constexpr int kActions = 250;
 constexpr std::int64_t kSlackUs = 5'000;
-constexpr std::size_t kPlain = 0, kStrict = 1;
 
 NamespaceSpec SpecOf(std::string name, bool strict) {
   NamespaceSpec spec;
@@ -29,21 +25,12 @@ NamespaceSpec SpecOf(std::string name, bool strict) {
   return spec;
 }
 
-BlockKey KeyOf(std::uint64_t number) {
-  std::array<std::byte, 16> bytes{};
-  StoreAt(bytes.data(), 0, number);
-  return *BlockKey::FromBytes(bytes);
-}
-
-std::vector<BlockKey> KeysOf(std::span<const std::uint64_t> chain) {
-  std::vector<BlockKey> keys;
-  for (const std::uint64_t number : chain) keys.push_back(KeyOf(number));
-  return keys;
-}
+Task<void> SleepOn(Executor&, Instant until) { (void)co_await SleepUntil(until); }
 
 }  // namespace
 
-NodeWorld::NodeWorld(std::uint64_t seed, bool trace) : random_(seed), trace_(trace), disk_(random_.Next()) {
+NodeWorld::NodeWorld(std::uint64_t seed, bool trace)
+    : random_(seed), trace_(trace), no_disk_(random_.Next()) {
   lags_ = {.answer_us = 200 + Us(5'000), .event_us = 200 + Us(50'000), .lapse_us = Us(kSecond)};
   if (random_.Chance(0.5)) {
     const double rate = random_.Unit() * 0.02;
@@ -56,32 +43,35 @@ NodeWorld::NodeWorld(std::uint64_t seed, bool trace) : random_(seed), trace_(tra
                 .split = 0.2};
   }
   if (random_.Chance(0.5)) link_ = {.latency_us = 30 + Us(4'000), .bytes_per_us = 5 + random_.Below(100)};
-  // A device of which a read or a write may take as long as a drop does.
-  if (random_.Chance(0.5)) {
-    const std::int64_t most_us = 200 + Us(30'000);
-    disk_.set_time([this, most_us](const io::IoRequest&, const std::string&, Instant now) {
-      return now.PlusUs(5 + Us(most_us));
-    });
-  }
+  // Devices of which a read or a write may take as long as a drop does.
+  const std::int64_t device_us = random_.Chance(0.5) ? 200 + Us(30'000) : 0;
   // What goes wrong most differs from world to world.
   often_ = {.members = random_.Unit() * 0.25,
             .power = random_.Chance(0.2) ? 0.7 : 0.1,
             .etcd = random_.Unit() * 0.15,
             .network = random_.Unit() * 0.15,
-            .drops = random_.Unit() * 0.6};
+            .drops = random_.Unit() * 0.6,
+            .ttl = random_.Chance(0.2) ? 0.8 : 0.1};
   pace_us_ = random_.Chance(0.3) ? 3'000 : 30'000;
   specs_ = {SpecOf("plain", false), SpecOf("strict", true)};
-  known_.resize(specs_.size());
   const std::uint64_t members = random_.Between(2, 5);
   for (std::uint64_t i = 0; i < members; ++i) {
     RealNodeOptions options;
     options.store.max_blocks = static_cast<std::uint32_t>(random_.Between(12, 60));
     options.store.max_lower_blocks = 4'096;
     if (random_.Chance(0.5)) options.store.lower.write = {WritePolicy::kThrough};
+    if (random_.Chance(0.3))
+      options.store.max_tombstones = static_cast<std::uint32_t>(random_.Between(4, 40));
     options.flash_bytes = random_.Between(2, 6) << 20;
     options.copies = static_cast<std::uint32_t>(random_.Between(1, 3));
     if (i > 1 && random_.Chance(0.3)) options.role = Role::kStore;
-    nodes_.push_back(std::make_unique<RealNode>(std::string(1, static_cast<char>('a' + i)), options));
+    nodes_.push_back(std::make_unique<RealNode>(std::string(1, static_cast<char>('a' + i)), options, clock_,
+                                                random_.Next()));
+    if (random_.Chance(0.5)) nodes_.back()->clock.SetAhead(Us(10'000 * kSecond));
+    if (device_us == 0) continue;
+    nodes_.back()->disk.set_time([this, device_us](const io::IoRequest&, const std::string&, Instant now) {
+      return now.PlusUs(5 + Us(device_us));
+    });
   }
   for (int i = 0; i < 3; ++i) conversations_.push_back(++last_conversation_);
   PowerOn();
@@ -90,29 +80,42 @@ NodeWorld::NodeWorld(std::uint64_t seed, bool trace) : random_(seed), trace_(tra
 NodeWorld::~NodeWorld() { PowerOff(); }
 
 void NodeWorld::PowerOn() {
-  loop_ = std::move(*io::SimulatedLoop::Make(clock_, disk_, random_.Next()));
+  loop_ = std::move(*io::SimulatedLoop::Make(clock_, no_disk_, random_.Next()));
+  loops_.Add(*loop_);
   network_.emplace(loop_->executor(), random_.Next(), link_);
   etcd_.emplace(loop_->executor(), random_.Next(), lags_);
   etcd_->SetChances(chances_);
+  stranger_ = network_->Host("stranger");
+  strangers_.emplace(loop_->executor());
   if (kept_by_etcd_) etcd_->Restore(*kept_by_etcd_);
   for (auto& node : nodes_) Start(*node);
 }
 
 void NodeWorld::PowerOff() {
   later_.clear();
-  RealNode::RunReady(executor());
   kept_by_etcd_ = etcd_->TakeBackup();
-  loop_->Crash();
   for (auto& node : nodes_) node->Crash();
+  strangers_->Drop();
+  strangers_.reset();
+  stranger_.reset();
   etcd_.reset();
   network_.reset();
+  loops_.Remove(*loop_);
   loop_.reset();
 }
 
 void NodeWorld::Start(RealNode& node) {
+  if (dark_.erase(&node) > 0) {
+    network_->Stop(node.host);
+    for (const auto& other : nodes_) {
+      network_->Heal(node.host, other->host);
+      network_->Heal(other->host, node.host);
+    }
+  }
   node.Start(world());
+  for (const RealNode* other : Running()) (void)IsDoubled(*other);
   for (std::size_t space = 0; space < specs_.size(); ++space) {
-    const auto attached = loop_->BlockOn(node.store().Attach(specs_[space]));
+    const auto attached = loops_.BlockOn(node.store().Attach(specs_[space]));
     CISTERN_ASSERT(attached.has_value());
     if (names_.size() == space)
       names_.push_back(NameOf("default", *node.store().NamespaceAt(attached->slot)));
@@ -121,6 +124,12 @@ void NodeWorld::Start(RealNode& node) {
 
 void NodeWorld::Say(const std::string& what) {
   if (trace_) std::fprintf(stderr, "%12.6f %s\n", static_cast<double>(clock_.Now().ns) / 1e9, what.c_str());
+}
+
+void NodeWorld::Fault(std::string_view kind, const std::string& where) {
+  ++faults;
+  ++kinds[std::string(kind)];
+  Say(Text(kind, where.empty() ? "" : " ", where));
 }
 
 void NodeWorld::Break(std::string what) {
@@ -139,13 +148,36 @@ std::string NodeWorld::Run() {
   return broken_;
 }
 
-Task<void> NodeWorld::Sleep(std::int64_t us) { (void)co_await SleepUntil(executor().Now().PlusUs(us)); }
+void NodeWorld::Act() {
+  RealNode& node = AnyNode();
+  if (node.awake()) {
+    for (std::size_t space = 0; space < specs_.size(); ++space) {
+      if (!node.SlotOf(names_[space])) node.calls().Spawn(Attach(node, space));
+    }
+  }
+  for (int i = 0; i < 4; ++i) {
+    RealNode& any = AnyNode();
+    if (!any.awake()) continue;
+    const bool talks = random_.Chance(0.4), puts = random_.Chance(0.4);
+    const bool tells = talks && (puts || random_.Chance(0.5));
+    const std::uint64_t conversation = tells ? conversations_[random_.Below(conversations_.size())] : 0;
+    Chain chain = AnyChain(talks);
+    const std::size_t space = random_.Chance(0.7) ? kPlain : kStrict;
+    any.calls().Spawn(puts ? Put(any, space, std::move(chain), conversation)
+                           : Read(any, space, std::move(chain), conversation));
+  }
+  if (node.awake() && random_.Chance(often_.drops)) AskForDrop(node);
+  if (calm_) return;
+  if (random_.Chance(often_.members)) ActOnMembers();
+  if (random_.Chance(often_.etcd)) ActOnEtcd();
+  if (random_.Chance(often_.network)) ActOnNetwork();
+}
 
 void NodeWorld::Pass(std::int64_t us) {
   const Instant until = clock_.Now().PlusUs(us);
   while (broken_.empty() && clock_.Now() < until) {
     const Instant next = later_.empty() ? until : std::min(until, later_.begin()->first);
-    loop_->BlockOn(Sleep(std::max<std::int64_t>(0, next.UsSince(clock_.Now())) + 1));
+    loops_.BlockOn(SleepOn(loop_->executor(), next.PlusUs(1)));
     CheckCalls();
     while (!later_.empty() && later_.begin()->first <= clock_.Now()) {
       const auto first = later_.extract(later_.begin());
@@ -183,26 +215,12 @@ NodeWorld::Chain NodeWorld::NewChain(std::uint64_t number, std::size_t blocks) {
   return chain;
 }
 
-// Of whatever is there under these keys. What was put for no conversation ends with none.
-void NodeWorld::NoteUse(std::size_t space, const Chain& chain, std::uint64_t conversation,
-                        std::uint64_t order) {
-  for (const std::uint64_t number : chain) users_[{space, number}][conversation] = order;
-}
-
-// Of two sizes: each takes a chunk of memory, of which a node has few.
-std::vector<std::byte> NodeWorld::BodyOf(std::uint64_t version, std::uint64_t number) {
-  std::vector<std::byte> body(number % 3 == 0 ? 9'000 : 4'000);
-  FillRandom(version * 31 + 7, body);
-  StoreAt(body.data(), 0, version);
-  return body;
-}
-
 Task<void> NodeWorld::Attach(RealNode& node, std::size_t space) {
   (void)co_await node.store().Attach(specs_[space]);
 }
 
-void NodeWorld::CheckTime(Instant deadline, std::string_view what) {
-  if (clock_.Now() > deadline.PlusUs(kSlackUs))
+void NodeWorld::CheckTime(const RealNode& node, Instant deadline, std::string_view what) {
+  if (clock_.Now() > std::max(deadline, node.went_on()).PlusUs(kSlackUs))
     Break(Text("P3: ", what, " ended ", clock_.Now().UsSince(deadline), " us after its deadline"));
 }
 
@@ -210,38 +228,31 @@ Task<void> NodeWorld::Put(RealNode& node, std::size_t space, Chain chain, std::u
   for (std::size_t block = 0; block < chain.size(); ++block) {
     const std::optional<std::uint32_t> slot = node.SlotOf(names_[space]);
     if (!slot) co_return;
-    const std::uint64_t version = versions_.size();
-    const std::vector<std::byte> body = BodyOf(version, chain[block]);
+    Chain itself = {chain[block]};
+    const bool has_ttl = random_.Chance(block + 1 == chain.size() ? often_.ttl : often_.ttl / 8);
+    const std::uint64_t ttl_s = has_ttl ? random_.Between(1, random_.Chance(0.3) ? 20 : 3) : 0;
+    const std::uint64_t version =
+        model_.Put(space, {chain.begin(), chain.begin() + static_cast<std::ptrdiff_t>(block) + 1}, has_ttl);
+    const std::vector<std::byte> body = CellModel::BodyOf(version, chain[block]);
     store::PartWrite part;
-    part.key = KeyOf(chain[block]);
-    if (block > 0) part.parent = KeyOf(chain[block - 1]);
+    part.key = CellModel::KeyOf(chain[block]);
+    if (block > 0) part.parent = CellModel::KeyOf(chain[block - 1]);
     part.put_id = {7, version + 1};
     part.from = body;
     part.conversation = conversation;
-    Version made{.space = space,
-                 .chain = {chain.begin(), chain.begin() + static_cast<std::ptrdiff_t>(block) + 1}};
-    if (block + 1 == chain.size() && random_.Chance(0.1)) {
-      part.ttl_s = static_cast<std::uint32_t>(random_.Between(1, 5));
-      with_ttl_.insert(chain[block]);
-    }
-    known_[space].insert(chain[block]);
-    chains_[chain[block]] = made.chain;
-    versions_.push_back(std::move(made));
-    const Chain itself = {chain[block]};
-    NoteUse(space, itself, conversation, 0);
+    part.ttl_s = static_cast<std::uint32_t>(ttl_s);
+    model_.NoteUse(space, itself, conversation, false);
     const Instant deadline = clock_.Now().PlusUs(kSecond);
-    const std::uint64_t ttl_s = part.ttl_s;
     std::vector<store::PartWrite> parts;
     parts.push_back(std::move(part));
     const auto outcomes = co_await node.store().Write({1, {std::byte{1}}}, *slot, std::move(parts), deadline);
-    CheckTime(deadline, "a put");
+    CheckTime(node, deadline, "a put");
     using State = store::PartOutcome::State;
-    if (outcomes[0].state == State::kPublished) {
-      versions_[version].order = ++order_;
-      // Whole seconds from when the store had it, which was before now.
-      if (ttl_s > 0) versions_[version].expires_s = clock_.Wall().seconds + ttl_s;
-    }
-    NoteUse(space, itself, conversation, ++order_);
+    // From when the store had it, which was before now.
+    if (outcomes[0].state == State::kPublished)
+      model_.NotePut(version, has_ttl ? clock_.Now().PlusUs(static_cast<std::int64_t>(ttl_s) * kSecond)
+                                      : Instant::Never());
+    model_.NoteUse(space, itself, conversation, true);
     if (outcomes[0].state != State::kPublished && outcomes[0].state != State::kPresent) co_return;
   }
 }
@@ -250,12 +261,12 @@ Task<void> NodeWorld::Put(RealNode& node, std::size_t space, Chain chain, std::u
 Task<void> NodeWorld::Read(RealNode& node, std::size_t space, Chain chain, std::uint64_t conversation) {
   const std::optional<std::uint32_t> slot = node.SlotOf(names_[space]);
   if (!slot || !node.store().Serves(*slot)) co_return;
-  const std::uint64_t asked_s = clock_.Wall().seconds;
+  const Instant asked = clock_.Now();
   // A peer that does not answer by one that is short is not asked for a while.
   const auto time_us = [this] { return quiet_ ? 3 * kSecond : 5'000 + Us(3 * kSecond); };
   Instant deadline = clock_.Now().PlusUs(time_us());
   const std::set<std::size_t> binding = Binding(node, space);
-  const std::vector<BlockKey> keys = KeysOf(chain);
+  const std::vector<BlockKey> keys = CellModel::KeysOf(chain);
   store::RemoteBlocks& remote = node.sharing().blocks();
   const auto runs = co_await node.store().MatchRest(*slot, 0, keys);
   std::size_t local = 0;
@@ -264,31 +275,31 @@ Task<void> NodeWorld::Read(RealNode& node, std::size_t space, Chain chain, std::
   }
   if (local < keys.size() && remote.MayHaveMore(*slot, keys, local)) {
     (void)co_await remote.Match(*slot, keys, local, deadline);
-    CheckTime(deadline, "a match of others");
+    CheckTime(node, deadline, "a match of others");
   }
-  if (random_.Chance(0.2)) (void)co_await SleepUntil(executor().Now().PlusUs(Us(50'000)));
+  if (random_.Chance(0.2)) (void)co_await SleepUntil(clock_.Now().PlusUs(Us(50'000)));
   deadline = clock_.Now().PlusUs(time_us());
   if (!node.store().CheckNamespace(*slot, 0).ok() && node.SlotOf(names_[space]) != slot) co_return;
   std::vector<catalog::BlockName> names;
   for (const BlockKey& key : keys) names.push_back({key, 0});
   (void)co_await remote.Bring(*slot, names, deadline);
-  CheckTime(deadline, "reading from others");
+  CheckTime(node, deadline, "reading from others");
   const catalog::Caller caller{1, {std::byte{1}}};
   const auto grant = co_await node.store().Acquire(caller, *slot, names, kSecond, deadline);
-  CheckTime(deadline, "an acquire");
+  CheckTime(node, deadline, "an acquire");
   if (!grant || grant->lease == 0) co_return;
   if (node.SlotOf(names_[space]) == slot) {
     for (std::size_t i = 0; i < names.size(); ++i) {
       const store::ViewGrant& grants = grant->views[i];
       if (grants.code != Code::kOk) continue;
       ++hits;
-      CheckBody(node, space, chain[i], {node.slot(grants.place), grants.bytes}, binding, asked_s);
+      CheckBody(node, space, chain[i], {node.slot(grants.place), grants.bytes}, binding, asked);
     }
   }
   if (conversation != 0 && node.SlotOf(names_[space]) == slot) {
-    NoteUse(space, chain, conversation, 0);
+    model_.NoteUse(space, chain, conversation, false);
     (void)co_await node.store().Touch(*slot, keys, conversation);
-    NoteUse(space, chain, conversation, ++order_);
+    model_.NoteUse(space, chain, conversation, true);
   }
   if (random_.Chance(0.9)) (void)node.store().Release(caller, grant->lease);
 }
@@ -300,8 +311,7 @@ Task<void> NodeWorld::Drain(RealNode& node, store::DrainOrder order) {
 Task<void> NodeWorld::TrimAt(RealNode& node, CellFloor floor) { (void)co_await node.member().Trim(floor); }
 
 void NodeWorld::AskForDrop(RealNode& node) {
-  const std::size_t which = dropped_.size();
-  Dropped asked{.space = random_.Chance(0.7) ? kPlain : kStrict, .order = ++order_};
+  CellModel::Drop asked{.space = random_.Chance(0.7) ? kPlain : kStrict};
   const SharedNamespace& name = names_[asked.space];
   if (random_.Chance(0.03)) {
     asked.drop = {.what = CellDrop::What::kNamespace, .name = name};
@@ -312,31 +322,31 @@ void NodeWorld::AskForDrop(RealNode& node) {
   } else {
     asked.numbers.push_back(AnyChain(random_.Chance(0.3)).back());
     if (random_.Chance(0.3)) asked.numbers.push_back(AnyChain(random_.Chance(0.3)).back());
-    asked.drop = {.what = CellDrop::What::kKeys, .name = name, .keys = KeysOf(asked.numbers)};
+    asked.drop = {.what = CellDrop::What::kKeys, .name = name, .keys = CellModel::KeysOf(asked.numbers)};
   }
   asked.deadline = clock_.Now().PlusUs(100'000 + Us(20 * kSecond));
-  Say(Text("drop ", which, " at ", node.id, " of ", asked.numbers.empty() ? 0 : asked.numbers[0]));
-  dropped_.push_back(std::move(asked));
+  const std::uint64_t first = asked.numbers.empty() ? 0 : asked.numbers[0];
+  const std::size_t which = model_.Ask(std::move(asked));
+  Say(Text("drop ", which, " at ", node.host, " of ", first));
   ++drops;
   node.calls().Spawn(DropAt(node, which, random_.Chance(0.9) ? DropWait::kApplied : DropWait::kDurable));
 }
 
 Task<void> NodeWorld::DropAt(RealNode& node, std::size_t which, DropWait wait) {
-  dropped_[which].node = &node;
-  dropped_[which].process = node.member().options().process_number;
-  const Instant deadline = dropped_[which].deadline;
-  CellDrop drop = dropped_[which].drop;
+  model_.drop(which).node = &node;
+  model_.drop(which).process = node.member().options().process_number;
+  const Instant deadline = model_.drop(which).deadline;
+  CellDrop drop = model_.drop(which).drop;
   const auto receipt = co_await node.member().Drop(std::move(drop), wait, deadline);
-  dropped_[which].ended = true;
-  CheckTime(deadline, Text("drop ", which));
+  model_.drop(which).ended = true;
+  CheckTime(node, deadline, Text("drop ", which));
   if (receipt && wait == DropWait::kApplied) Acknowledge(which, node, *receipt);
 }
 
 void NodeWorld::Acknowledge(std::size_t which, RealNode& writer, const DropReceipt& receipt) {
-  Dropped& dropped = dropped_[which];
   Say(Text("drop ", which, " acknowledged at revision ", receipt.revision));
-  dropped.acknowledged = true;
   ++acknowledged;
+  std::set<const RealNode*> bound;
   const CellState& state = writer.member().state();
   for (RealNode* node : Running()) {
     const auto heard = state.heard.find(node->member().options().process_number);
@@ -344,191 +354,33 @@ void NodeWorld::Acknowledge(std::size_t which, RealNode& writer, const DropRecei
     if (view != state.view.members.end() && heard != state.heard.end() &&
         view->second.process_number == heard->first && heard->second.history == receipt.history &&
         heard->second.a >= receipt.revision)
-      dropped.bound.insert(node);
+      bound.insert(node);
   }
-  if (dropped.drop.is_end()) ends_[{dropped.space, dropped.drop.conversation}] = which;
-  for (Version& version : versions_) {
-    std::vector<std::size_t> by = EndedBy(version, which);
-    if (!by.empty()) version.dead_by.push_back(std::move(by));
-  }
-}
-
-std::vector<std::size_t> NodeWorld::EndedBy(const Version& version, std::size_t which) const {
-  const Dropped& dropped = dropped_[which];
-  if (dropped.space != version.space || version.order == 0 || version.order > dropped.order) return {};
-  const auto covered = std::ranges::find_first_of(version.chain, dropped.numbers) != version.chain.end();
-  if (dropped.drop.what == CellDrop::What::kNamespace || covered) return {which};
-  const auto& users = users_.at({version.space, version.chain.back()});
-  if (!dropped.drop.is_end() || !users.contains(dropped.drop.conversation)) return {};
-  std::vector<std::size_t> ends;
-  for (const auto& [conversation, used] : users) {
-    const auto end = ends_.find({version.space, conversation});
-    if (used == 0 || end == ends_.end() || dropped_[end->second].order < used) return {};
-    ends.push_back(end->second);
-  }
-  return ends;
-}
-
-// ---- what goes wrong -------------------------------------------------------------------------------------
-
-void NodeWorld::Act() {
-  RealNode& node = AnyNode();
-  if (node.running()) {
-    for (std::size_t space = 0; space < specs_.size(); ++space) {
-      if (!node.SlotOf(names_[space])) node.calls().Spawn(Attach(node, space));
-    }
-  }
-  for (int i = 0; i < 4; ++i) {
-    RealNode& any = AnyNode();
-    if (!any.running()) continue;
-    const bool talks = random_.Chance(0.4), puts = random_.Chance(0.4);
-    const bool tells = talks && (puts || random_.Chance(0.5));
-    const std::uint64_t conversation = tells ? conversations_[random_.Below(conversations_.size())] : 0;
-    Chain chain = AnyChain(talks);
-    const std::size_t space = random_.Chance(0.7) ? kPlain : kStrict;
-    any.calls().Spawn(puts ? Put(any, space, std::move(chain), conversation)
-                           : Read(any, space, std::move(chain), conversation));
-  }
-  if (node.running() && random_.Chance(often_.drops)) AskForDrop(node);
-  if (random_.Chance(often_.members)) ActOnMembers();
-  if (random_.Chance(often_.etcd)) ActOnEtcd();
-  if (random_.Chance(often_.network)) ActOnNetwork();
-}
-
-void NodeWorld::ActOnMembers() {
-  ++faults;
-  RealNode& node = AnyNode();
-  if (!node.running()) return Start(node);
-  if (random_.Chance(often_.power)) {
-    Say("the power fails");
-    PowerOff();
-    for (auto& one : nodes_) {
-      if (random_.Chance(0.5)) one->ForgetMemory();
-    }
-    PowerOn();
-    return;
-  }
-  switch (random_.Below(9)) {
-    case 1:
-    case 2: {
-      store::DrainOrder order{.memory_goes = random_.Chance(0.7),
-                              .deadline = clock_.Now().PlusUs(Us(5 * kSecond))};
-      order.lower_tier_goes = order.memory_goes && random_.Chance(0.5);
-      Say(Text("drain ", node.id, order.lower_tier_goes ? " for good" : ""));
-      node.calls().Spawn(Drain(node, order));
-      const std::uint64_t process = node.member().options().process_number;
-      Later(6 * kSecond, [this, &node, process] {
-        if (!node.running() || node.member().options().process_number != process) return;
-        Say("in service again: " + node.id);
-        loop_->BlockOn(node.store().drain().End());
-      });
-      return;
-    }
-    case 3: {
-      if (!node.member().joined()) return;
-      const auto up_to = static_cast<std::uint64_t>(node.member().state().seen);
-      Say("trim at " + node.id);
-      node.calls().Spawn(TrimAt(node, {static_cast<std::int64_t>(random_.Below(up_to + 1)),
-                                       static_cast<std::int64_t>(random_.Below(up_to + 1))}));
-      return;
-    }
-    default: break;
-  }
-  if (random_.Chance(0.5)) {
-    node.HoldMovers();
-    Pass(Us(20'000));
-    if (!node.running()) return;
-  }
-  const bool reboots = random_.Chance(0.3);
-  Say(Text("kill ", node.id, reboots ? " with its memory" : ""));
-  node.Kill();
-  if (reboots) node.ForgetMemory();
-  Later(random_.Chance(0.5) ? 30 * kSecond : kSecond, [this, &node] {
-    if (!node.running()) Start(node);
-  });
-}
-
-void NodeWorld::ActOnEtcd() {
-  ++faults;
-  const std::int64_t long_us = random_.Chance(0.3) ? 20 * kSecond : 2 * kSecond;
-  switch (random_.Below(8)) {
-    case 0:
-      Say("etcd silent");
-      etcd_->FallSilent();
-      Later(long_us, [this] { etcd_->Wake(); });
-      break;
-    case 1:
-      Say("etcd stopped");
-      etcd_->Stop();
-      Later(long_us, [this] { etcd_->Start(); });
-      break;
-    case 2:
-    case 3: {
-      const std::string id = AnyNode().id;
-      Say("etcd cut from " + id);
-      etcd_->Cut(id);
-      Later(long_us, [this, id] { etcd_->Heal(id); });
-      break;
-    }
-    case 4: etcd_->CancelWatches(); break;
-    case 5: etcd_->SilenceWatches(); break;
-    case 6: {
-      const auto to = static_cast<std::uint64_t>(etcd_->header().revision);
-      etcd_->Compact(
-          static_cast<std::int64_t>(random_.Between(to - std::min<std::uint64_t>(to - 1, 10), to)));
-      break;
-    }
-    case 7:
-      if (!random_.Chance(0.3)) break;
-      Say("leases lost");
-      etcd_->LoseLeases();
-      leases_broken_until_ = clock_.Now().PlusUs(CellLimits::kLeaseS * kSecond);
-      break;
-  }
-}
-
-void NodeWorld::ActOnNetwork() {
-  ++faults;
-  const std::string from = AnyNode().id, to = AnyNode().id;
-  if (from == to) return;
-  if (random_.Chance(0.3)) return network_->Reset(from, to);
-  Say(Text("network cut from ", from, " to ", to));
-  network_->Cut(from, to);
-  Later(random_.Chance(0.3) ? 20 * kSecond : 2 * kSecond, [this, from, to] { network_->Heal(from, to); });
+  model_.Acknowledge(which, receipt.history, std::move(bound));
 }
 
 // ---- what must hold --------------------------------------------------------------------------------------
 
-std::set<std::size_t> NodeWorld::Binding(RealNode& node, std::size_t space) {
-  std::set<std::size_t> binding;
-  const bool kept = clock_.Now() >= leases_broken_until_;
-  const bool stands = kept && node.member().joined() && clock_.Now() < node.member().valid_until();
-  for (std::size_t which = 0; which < dropped_.size(); ++which) {
-    const Dropped& one = dropped_[which];
-    if (one.acknowledged && one.space == space &&
-        (one.bound.contains(&node) || stands || (kept && specs_[space].strict)))
-      binding.insert(which);
+bool NodeWorld::IsDoubled(const RealNode& node) {
+  Instant& until = doubled_until_[&node];
+  for (const RealNode* other : Running()) {
+    if (node.Beside(*other)) until = clock_.Now().PlusUs(CellLimits::kLeaseS * kSecond);
   }
-  return binding;
+  return clock_.Now() < until;
+}
+
+std::set<std::size_t> NodeWorld::Binding(RealNode& node, std::size_t space) {
+  const bool kept = clock_.Now() >= leases_broken_until_ && !IsDoubled(node);
+  const bool joined = node.member().joined() && clock_.Now() < node.member().valid_until();
+  return model_.Binding(node, space,
+                        {kept && joined, kept && specs_[space].strict, node.member().state().history});
 }
 
 void NodeWorld::CheckBody(RealNode& node, std::size_t space, std::uint64_t number,
                           std::span<const std::byte> body, const std::set<std::size_t>& binding,
-                          std::uint64_t asked_s) {
-  const auto version = body.size() < 8 ? versions_.size() : LoadAt<std::uint64_t>(body.data(), 0);
-  const bool exact = version < versions_.size() && versions_[version].space == space &&
-                     versions_[version].chain.back() == number &&
-                     std::ranges::equal(body, BodyOf(version, number));
-  if (!exact) return Break(Text("promise 1: ", node.id, " reads block ", number, " as it was never put"));
-  const Version& read = versions_[version];
-  if (asked_s >= read.expires_s) Break(Text("expiry: ", node.id, " reads block ", number, " after its time"));
-  for (const std::vector<std::size_t>& by : read.dead_by) {
-    // Another conversation may have used it since, at a member that had yet to hear of the ends.
-    if (EndedBy(read, by.front()).empty()) continue;
-    if (std::ranges::all_of(by, [&](std::size_t which) { return binding.contains(which); }))
-      return Break(Text("R10: ", node.id, " reads version ", version, " of block ", number, ", which drop ",
-                        by.front(), " ended for it"));
-  }
+                          Instant asked) {
+  const std::string wrong = model_.Check(space, number, body, binding, asked);
+  if (!wrong.empty()) Break(node.host + ": " + wrong);
 }
 
 void NodeWorld::Look(RealNode& node) {
@@ -536,95 +388,116 @@ void NodeWorld::Look(RealNode& node) {
     const std::optional<std::uint32_t> slot = node.SlotOf(names_[space]);
     if (!slot || !node.store().Serves(*slot)) continue;
     const std::set<std::size_t> binding = Binding(node, space);
-    for (const std::uint64_t number : known_[space]) {
-      if (const auto body = node.Read(*slot, KeyOf(number)))
-        CheckBody(node, space, number, *body, binding, clock_.Wall().seconds);
-      const Chain& chain = chains_[number];
-      const auto look = node.store().LookAt(*slot, KeyOf(number));
+    for (const std::uint64_t number : model_.known(space)) {
+      if (const auto body = node.Read(*slot, CellModel::KeyOf(number)))
+        CheckBody(node, space, number, *body, binding, clock_.Now());
+      const Chain& chain = model_.chain(number);
+      const auto look = node.store().LookAt(*slot, CellModel::KeyOf(number));
       if (!look || !look->here || chain.size() == 1) continue;
       const std::uint64_t parent = chain[chain.size() - 2];
-      const auto before = node.store().LookAt(*slot, KeyOf(parent));
-      if (!with_ttl_.contains(parent) && (!before || !before->here))
-        Break(Text("promise 5: ", node.id, " has block ", number, " without ", parent, " before it"));
+      const auto before = node.store().LookAt(*slot, CellModel::KeyOf(parent));
+      if (!model_.has_ttl(parent) && (!before || !before->here))
+        Break(Text("promise 5: ", node.host, " has block ", number, " without ", parent, " before it"));
     }
   }
 }
 
 // The call of a process that was killed has gone with it.
 void NodeWorld::CheckCalls() {
-  for (std::size_t which = 0; which < dropped_.size(); ++which) {
-    const Dropped& one = dropped_[which];
-    if (!one.ended && one.node != nullptr && one.node->running() &&
+  for (std::size_t which = 0; which < model_.drops(); ++which) {
+    const CellModel::Drop& one = model_.drop(which);
+    if (!one.ended && one.node != nullptr && one.node->awake() &&
         one.node->member().options().process_number == one.process)
-      CheckTime(one.deadline, Text("drop ", which, ", which has not,"));
+      CheckTime(*one.node, one.deadline, Text("drop ", which, ", which has not,"));
+  }
+}
+
+// All ways, and every node runs.
+void NodeWorld::MakeWhole() {
+  for (const auto& [when, call] : std::exchange(later_, {})) call();
+  for (const auto& node : nodes_) {
+    if (!node->running()) Start(*node);
+  }
+  for (const auto& node : nodes_) {
+    for (const auto& other : nodes_) {
+      network_->Heal(node->host, other->host);
+      network_->Flip(node->host, other->host, 0);
+    }
+    etcd_->Heal(node->host);
+  }
+  etcd_->Wake();
+  etcd_->SetFull(false);
+  for (const auto& node : nodes_) {
+    if (node->stopped()) node->GoOn();
+    loops_.BlockOn(node->store().drain().End());
   }
 }
 
 void NodeWorld::ComeTogether() {
   quiet_ = true;
-  for (const auto& [when, call] : std::exchange(later_, {})) call();
-  for (const auto& node : nodes_) {
-    for (const auto& other : nodes_) network_->Heal(node->id, other->id);
-    etcd_->Heal(node->id);
-  }
-  etcd_->Wake();
+  MakeWhole();
   etcd_->SetChances({});
+  std::set<std::string> ids;
   for (const auto& node : nodes_) {
-    if (!node->running()) Start(*node);
-    loop_->BlockOn(node->store().drain().End());
+    if (!ids.insert(node->id).second) node->Kill();  // a clone
   }
   Pass(CellLimits::kKeepAliveUs + kSecond);
+  for (RealNode* node : Running()) {
+    // Whom a clone beside it has ended, a person starts again.
+    if (node->member().ended()) node->Kill(), Start(*node);
+  }
+  const std::vector<RealNode*> nodes = Running();
   const Instant until = clock_.Now().PlusUs(90 * kSecond);
   for (;;) {
-    const auto out = std::ranges::find_if(nodes_, [](const auto& node) { return !node->member().joined(); });
-    if (out == nodes_.end()) break;
+    const auto out = std::ranges::find_if(nodes, [](const auto& node) { return !node->member().joined(); });
+    if (out == nodes.end()) break;
     if (!broken_.empty()) return;
     if (clock_.Now() > until)
-      return Break(Text((*out)->id, " has not joined within 90 s: ", (*out)->member().why().message()));
+      return Break(Text((*out)->host, " has not joined within 90 s: ", (*out)->member().why().message()));
     Pass(kSecond / 10);
   }
-  for (const auto& node : nodes_) {
-    const std::size_t which = dropped_.size();
-    dropped_.push_back({.drop = {.what = CellDrop::What::kKeys, .name = names_[kPlain], .keys = {KeyOf(1)}},
-                        .numbers = {1},
-                        .order = ++order_,
-                        .deadline = clock_.Now().PlusUs(40 * kSecond)});
+  for (RealNode* node : nodes) {
+    const std::size_t which = model_.Ask(
+        {.drop = {.what = CellDrop::What::kKeys, .name = names_[kPlain], .keys = {CellModel::KeyOf(1)}},
+         .numbers = {1},
+         .deadline = clock_.Now().PlusUs(40 * kSecond)});
     node->calls().Spawn(DropAt(*node, which, DropWait::kApplied));
-    while (!dropped_[which].ended && broken_.empty()) Pass(kSecond / 10);
-    if (!dropped_[which].acknowledged)
-      Break(Text("a drop at ", node->id, " was not acknowledged in a quiet cell"));
+    while (!model_.drop(which).ended && broken_.empty()) Pass(kSecond / 10);
+    if (!model_.drop(which).acknowledged)
+      Break(Text("a drop at ", node->host, " was not acknowledged in a quiet cell"));
     Look(*node);
   }
   if (broken_.empty() && !AllReadWhatOneHas()) return;
   // Leases of a second, and what others were to have.
   Pass(10 * kSecond);
-  for (const auto& node : nodes_) {
+  for (RealNode* node : nodes) {
     const store::BlockStore::Occupancy kept = node->store().occupancy();
     const PeerReader& reader = node->sharing().reader();
     if (kept.leases + kept.pending + reader.landing_bytes() + reader.transfers() > 0)
-      Break(Text(node->id, " keeps ", kept.leases, " leases, ", kept.pending, " puts, ", reader.transfers(),
+      Break(Text(node->host, " keeps ", kept.leases, " leases, ", kept.pending, " puts, ", reader.transfers(),
                  " transfers and ", reader.landing_bytes(), " bytes for nobody"));
   }
 }
 
 bool NodeWorld::AllReadWhatOneHas() {
-  RealNode& first = *nodes_.front();
-  for (auto& node : nodes_) loop_->BlockOn(Attach(*node, kPlain));
+  const std::vector<RealNode*> nodes = Running();
+  RealNode& first = *nodes.front();
+  for (RealNode* node : nodes) loops_.BlockOn(Attach(*node, kPlain));
   Pass(kSecond);
   for (int tries = 0;; ++tries) {
     const Chain chain = NewChain(++last_conversation_, 4);
-    loop_->BlockOn(Put(first, kPlain, chain, 0));
+    loops_.BlockOn(Put(first, kPlain, chain, 0));
     Pass(kSecond);  // the others hear of it
     std::size_t readers = 0;
-    for (auto& node : nodes_) {
+    for (RealNode* node : nodes) {
       const std::uint64_t before = hits;
-      loop_->BlockOn(Read(*node, kPlain, chain, 0));
+      loops_.BlockOn(Read(*node, kPlain, chain, 0));
       readers += hits - before == chain.size() ? 1 : 0;
     }
-    if (readers == nodes_.size()) return true;
+    if (readers == nodes.size()) return true;
     if (!broken_.empty()) return false;
     if (tries == 60) {
-      Break(Text("only ", readers, " of ", nodes_.size(), " read what ", first.id, " has within a minute"));
+      Break(Text("only ", readers, " of ", nodes.size(), " read what ", first.host, " has within a minute"));
       return false;
     }
   }

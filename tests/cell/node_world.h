@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "cell_model.h"
 #include "real_node.h"
 
 namespace cistern::mesh {
@@ -30,56 +31,51 @@ class NodeWorld final {
   NodeWorld(const NodeWorld&) = delete;
   NodeWorld& operator=(const NodeWorld&) = delete;
 
-  Executor& executor() { return loop_->executor(); }
-
   // Empty, or what was broken.
   std::string Run();
 
   std::uint64_t faults = 0, drops = 0, acknowledged = 0, hits = 0, peer_blocks = 0;
+  std::map<std::string, std::uint64_t, std::less<>> kinds;  // of faults, and how often each was
 
  private:
-  // Numbers of a chain's blocks, from the first on. The last one's tells the chain.
-  using Chain = std::vector<std::uint64_t>;
+  using Chain = CellModel::Chain;
   // Chances of an action.
   struct Often {
     double members = 0, power = 0, etcd = 0, network = 0, drops = 0;  // of `members`, `power` are all hosts'
+    double ttl = 0;                                                   // of a put
   };
-  // What one put wrote; its body begins with its number.
-  struct Version {
-    std::size_t space = 0;
-    Chain chain;
-    std::uint64_t expires_s = UINT64_MAX;  // wall clock
-    std::uint64_t order = 0;               // when its put was answered; 0: it was not
-    // Acknowledged drops that cover it: each alone, or ends of all of its users together.
-    std::vector<std::vector<std::size_t>> dead_by;
-  };
-  struct Dropped {
-    CellDrop drop;
-    std::size_t space = 0;
-    std::vector<std::uint64_t> numbers;
-    std::uint64_t order = 0;  // when it was asked for
-    Instant deadline;
-    bool ended = false, acknowledged = false;
-    RealNode* node = nullptr;         // that was asked, in this process
-    std::uint64_t process = 0;        // of it
-    std::set<const RealNode*> bound;  // that have applied it
-  };
+  static constexpr std::int64_t kSecond = 1'000'000;
+  static constexpr std::size_t kPlain = 0, kStrict = 1;
 
-  RealWorld world() { return {clock_, *loop_, *network_, *etcd_, *log_, random_}; }
+  RealWorld world() { return {clock_, loops_, *network_, *etcd_, *log_, random_}; }
   void Start(RealNode& node);
   void PowerOn();
   void PowerOff();
 
+  // Counts it, too.
+  void Fault(std::string_view kind, const std::string& where);
   void Act();
   void ActOnMembers();
+  void FailPower();
+  // Of one host.
+  void FailPowerOf(RealNode& node);
+  void LoseMemory(RealNode& node, double chance);
+  void DrainAnywhere(RealNode& node);
+  void Stop(RealNode& node);
+  void PassHours(RealNode& node);
+  void Clone(RealNode& node);
+  void Kill(RealNode& node);
   void ActOnEtcd();
+  void RestoreEtcd();
+  std::uint64_t HistoryInEtcd();
   void ActOnNetwork();
+  // A stranger's bytes where members listen.
+  Task<void> Babble(net::Network& from, std::string address);
   void Later(std::int64_t most_us, std::function<void()> call);
   void Pass(std::int64_t us);
-  Task<void> Sleep(std::int64_t us);
   void Say(const std::string& what);
   void Break(std::string what);
-  void CheckTime(Instant deadline, std::string_view what);
+  void CheckTime(const RealNode& node, Instant deadline, std::string_view what);
   std::int64_t Us(std::int64_t most) {
     return static_cast<std::int64_t>(random_.Below(static_cast<std::uint64_t>(most) + 1));
   }
@@ -89,7 +85,6 @@ class NodeWorld final {
   static Chain NewChain(std::uint64_t number, std::size_t blocks);
   // `talks`: of those that are put for conversations alone.
   Chain AnyChain(bool talks);
-  static std::vector<std::byte> BodyOf(std::uint64_t version, std::uint64_t number);
 
   Task<void> Attach(RealNode& node, std::size_t space);
   Task<void> Put(RealNode& node, std::size_t space, Chain chain, std::uint64_t conversation);
@@ -100,27 +95,29 @@ class NodeWorld final {
   Task<void> DropAt(RealNode& node, std::size_t which, DropWait wait);
   void Acknowledge(std::size_t which, RealNode& writer, const DropReceipt& receipt);
 
-  void NoteUse(std::size_t space, const Chain& chain, std::uint64_t conversation, std::uint64_t order);
-  // The drop `which` alone, or with the ends of other conversations; empty: something keeps the version.
-  std::vector<std::size_t> EndedBy(const Version& version, std::size_t which) const;
-  // Acknowledged drops that bind the node's clients now.
+  // Two with its id run on its host, or did within a lease's time.
+  bool IsDoubled(const RealNode& node);
   std::set<std::size_t> Binding(RealNode& node, std::size_t space);
   void CheckBody(RealNode& node, std::size_t space, std::uint64_t number, std::span<const std::byte> body,
-                 const std::set<std::size_t>& binding, std::uint64_t asked_s);
+                 const std::set<std::size_t>& binding, Instant asked);
   // Of what the node has.
   void Look(RealNode& node);
   void CheckCalls();
+  void MakeWhole();
   void ComeTogether();
   bool AllReadWhatOneHas();
 
   Random random_;
   const bool trace_;
   SimulatedClock clock_;
-  io::SimulatedDisk disk_;
+  ProcessLoops loops_{clock_};
+  io::SimulatedDisk no_disk_;
   const std::unique_ptr<Logger> log_ = Logger::ToSink(LogLevel::kOff, [](LogLevel, std::string_view) {});
-  std::unique_ptr<io::SimulatedLoop> loop_;
+  std::unique_ptr<io::SimulatedLoop> loop_;  // of network and etcd
   std::optional<net::SimulatedNetwork> network_;
   std::optional<etcd::SimulatedEtcd> etcd_;
+  std::unique_ptr<net::Network> stranger_;
+  std::optional<TaskGroup> strangers_;
   std::shared_ptr<const etcd::SimulatedEtcd::Backup> kept_by_etcd_;  // while the power is off
   Often often_;
   std::int64_t pace_us_ = 0;  // between actions, mostly
@@ -131,20 +128,20 @@ class NodeWorld final {
   std::vector<SharedNamespace> names_;
   std::vector<std::unique_ptr<RealNode>> nodes_;
   std::string broken_;
-  bool quiet_ = false;  // nothing goes wrong any more
+  bool quiet_ = false;              // nothing goes wrong any more
+  std::set<const RealNode*> dark_;  // have no power
+  bool calm_ = false;               // nor now: a restored etcd is to be noticed first
   std::multimap<Instant, std::function<void()>> later_;
-  std::vector<Version> versions_;               // by number
-  std::vector<std::set<std::uint64_t>> known_;  // by namespace: numbers that were put
-  std::map<std::uint64_t, Chain> chains_;       // by the last block's number
-  std::set<std::uint64_t> with_ttl_;            // numbers of which some version had one
-  std::vector<Dropped> dropped_;
+  CellModel model_{2};
   std::vector<std::uint64_t> conversations_;
-  // By namespace and block: conversations that wrote or used it, or may have, and when the last such call was
-  // answered; 0: it was not.
-  std::map<std::pair<std::size_t, std::uint64_t>, std::map<std::uint64_t, std::uint64_t>> users_;
-  std::map<std::pair<std::size_t, std::uint64_t>, std::size_t> ends_;  // acknowledged, by namespace
-  std::uint64_t order_ = 0, last_conversation_ = 0;
+  std::uint64_t last_conversation_ = 0;
   Instant leases_broken_until_;  // etcd itself broke its word on leases
+  std::map<const RealNode*, Instant> doubled_until_;
+  struct EtcdBackup {
+    std::shared_ptr<const etcd::SimulatedEtcd::Backup> kept;
+    std::int64_t revision = 0;
+  };
+  std::vector<EtcdBackup> backups_;
 };
 
 }  // namespace cistern::mesh

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cells over real stores: three nodes with memory and flash on one simulated loop, network, disk and etcd.
+// Cells over real stores: three nodes with memory and flash on one simulated network and etcd.
 // The power goes at any moment, for memory too or for processes alone; etcd keeps what it answered. What was
 // acknowledged as dropped or ended is never read again at a member that has joined.
 #include <gtest/gtest.h>
@@ -25,31 +25,31 @@ constexpr std::int64_t kSecond = 1'000'000;
 
 class RealCell {
  public:
-  explicit RealCell(std::uint64_t seed) : random_(seed), disk_(seed) {
+  explicit RealCell(std::uint64_t seed) : random_(seed), no_disk_(seed) {
     RealNodeOptions options;
     options.store.max_lower_blocks = 4096;
     options.store.max_blocks = 24;
-    for (const char* id : {"a", "b", "c"}) nodes_.push_back(std::make_unique<RealNode>(id, options));
+    for (const char* id : {"a", "b", "c"})
+      nodes_.push_back(std::make_unique<RealNode>(id, options, clock_, random_.Next()));
     PowerOn();
   }
   ~RealCell() { PowerOff(false); }
   Executor& executor() { return loop_->executor(); }
 
   void PowerOn() {
-    loop_ = std::move(*io::SimulatedLoop::Make(clock_, disk_, random_.Next()));
+    loop_ = std::move(*io::SimulatedLoop::Make(clock_, no_disk_, random_.Next()));
+    loops_.Add(*loop_);
     network_.emplace(loop_->executor(), random_.Next());
     etcd_.emplace(loop_->executor(), random_.Next());
     if (backup_) etcd_->Restore(*backup_);
     for (auto& node : nodes_) {
-      node->Start({clock_, *loop_, *network_, *etcd_, *log_, random_});
-      slot_ = loop_->BlockOn(node->store().Attach(store::OneGroup()))->slot;
+      node->Start({clock_, loops_, *network_, *etcd_, *log_, random_});
+      slot_ = loops_.BlockOn(node->store().Attach(store::OneGroup()))->slot;
     }
   }
   // Nothing of what is under way ends.
   void PowerOff(bool of_memory_too) {
-    RealNode::RunReady(executor());
     backup_ = etcd_->TakeBackup();
-    loop_->Crash();
     under_way_.clear();
     for (auto& node : nodes_) {
       node->Crash();
@@ -57,11 +57,12 @@ class RealCell {
     }
     etcd_.reset();
     network_.reset();
+    loops_.Remove(*loop_);
     loop_.reset();
   }
 
   Task<void> Pass(std::int64_t us) { (void)co_await SleepUntil(executor().Now().PlusUs(us)); }
-  void RunFor(std::int64_t us) { loop_->BlockOn(Pass(us)); }
+  void RunFor(std::int64_t us) { loops_.BlockOn(Pass(us)); }
   bool AllJoin() {
     const Instant until = clock_.Now().PlusUs(60 * kSecond);
     while (!std::ranges::all_of(nodes_, [](const auto& node) { return node->member().joined(); })) {
@@ -85,7 +86,7 @@ class RealCell {
         part.put_id = {1, ++puts_};
         part.from = body;
         part.conversation = conversation;
-        (void)loop_->BlockOn(node->store().Write({}, slot_, {part}, clock_.Now().PlusUs(kSecond)));
+        (void)loops_.BlockOn(node->store().Write({}, slot_, {part}, clock_.Now().PlusUs(kSecond)));
       }
     }
     (conversation != 0 ? talks_ : plain_).push_back(number);
@@ -109,7 +110,7 @@ class RealCell {
     auto dropping = node.member().Drop(std::move(drop), DropWait::kApplied, clock_.Now().PlusUs(5 * kSecond));
     if (random_.Chance(0.3)) {
       under_way_.push_back(std::move(dropping));
-    } else if (loop_->BlockOn(std::move(dropping)).has_value()) {
+    } else if (loops_.BlockOn(std::move(dropping)).has_value()) {
       gone_.push_back(number);
     }
   }
@@ -120,7 +121,7 @@ class RealCell {
       for (const std::uint64_t number : gone_) {
         for (const std::uint64_t block : {number, number + 1}) {
           const catalog::BlockName name{store::Key(block), 0};
-          auto grant = loop_->BlockOn(
+          auto grant = loops_.BlockOn(
               node->store().Acquire({}, slot_, std::span(&name, 1), 1'000, clock_.Now().PlusUs(kSecond)));
           if (grant && grant->views[0].code == Code::kOk) return block;
         }
@@ -134,9 +135,10 @@ class RealCell {
  private:
   Random random_;
   SimulatedClock clock_;
-  io::SimulatedDisk disk_;
+  ProcessLoops loops_{clock_};
+  io::SimulatedDisk no_disk_;
   const std::unique_ptr<Logger> log_ = Logger::ToSink(LogLevel::kOff, [](LogLevel, std::string_view) {});
-  std::unique_ptr<io::SimulatedLoop> loop_;
+  std::unique_ptr<io::SimulatedLoop> loop_;  // of network and etcd
   std::optional<net::SimulatedNetwork> network_;
   std::optional<etcd::SimulatedEtcd> etcd_;
   std::shared_ptr<const etcd::SimulatedEtcd::Backup> backup_;

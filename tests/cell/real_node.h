@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A node of a simulated cell of which all is real but threads and the ring: store, journal, flash, member,
-// sharing and rails, put together as node/cell.h does it, on a loop, a network, a disk and an etcd that the
-// nodes of a cell share. Its process may be killed at any moment and started again, with its memory or not.
+// sharing and rails, put together as node/cell.h does it, with a disk and a loop of its own, on a clock, a
+// network and an etcd that the nodes of a cell share. Its process may be killed or stopped at any moment and
+// started again, with its memory or not.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "arena/reader.h"
+#include "base/codec.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "base/task_group.h"
@@ -29,6 +31,7 @@
 #include "mesh/store_keeper.h"
 #include "mesh/test_served.h"
 #include "net/simulated_network.h"
+#include "process_loops.h"
 #include "store/drain.h"
 #include "store/test_store.h"
 
@@ -37,7 +40,7 @@ namespace cistern::mesh {
 // What nodes share. Borrowed; outlives their processes.
 struct RealWorld {
   SimulatedClock& clock;
-  io::SimulatedLoop& loop;
+  ProcessLoops& loops;
   net::SimulatedNetwork& network;
   etcd::SimulatedEtcd& etcd;
   Logger& log;
@@ -51,49 +54,99 @@ struct RealNodeOptions {
   Role role = Role::kEngine;
 };
 
+// A host's: its wall clock is ahead of the world's, and its seconds begin at other moments.
+class HostClock final : public Clock {
+ public:
+  explicit HostClock(const SimulatedClock& clock) : clock_(clock) {}
+  Instant Now() const override { return clock_.Now(); }
+  WallTime Wall() const override {
+    constexpr std::int64_t kSecondNs = 1'000'000'000;
+    const std::int64_t passed_ns = Now().ns;
+    const std::int64_t before_s = clock_.Wall().seconds - passed_ns / kSecondNs;
+    return {static_cast<std::uint32_t>(before_s + (passed_ns + ahead_ns_) / kSecondNs)};
+  }
+  void SetAhead(std::int64_t by_us) { ahead_ns_ += by_us * 1'000; }
+
+ private:
+  const SimulatedClock& clock_;
+  std::int64_t ahead_ns_ = 0;
+};
+
 class RealNode final {
  public:
-  RealNode(std::string name, RealNodeOptions options)
-      : id(std::move(name)),
-        options_(std::move(options)),
-        arena_memory_(Reserve(geometry_.file_bytes())),
-        index_memory_(Reserve(geometry_.index_bytes())),
-        arena_(arena_memory_.get(), geometry_),
-        index_(index_memory_.get(), geometry_.bucket_count()) {
-    ForgetMemory();
+  // A host of this name, and a member that is called so too.
+  RealNode(const std::string& name, RealNodeOptions options, const SimulatedClock& on, std::uint64_t seed)
+      : RealNode(name, name, options, HostClock(on), seed) {}
+  // With a copy of a node's files, one more member with its id: on another host of this name, or beside it.
+  RealNode(const std::string& name, const RealNode& original, bool beside, std::uint64_t seed)
+      : RealNode(name, original.id, original.options_, original.clock, seed) {
+    disk.BecomeCopyOf(original.disk);
+    if (beside) boot_ = original.boot_;
   }
   RealNode(const RealNode&) = delete;
   RealNode& operator=(const RealNode&) = delete;
 
   bool running() const { return process_ != nullptr; }
+  // Running, and not stopped: it does what it is asked for.
+  bool awake() const { return running() && !stopped_; }
   // Not from within a task: it waits until what is there was recovered.
   void Start(const RealWorld& world) {
     late_.LandAll();
     process_ = std::make_unique<Process>(*this, world);
   }
+  // SIGSTOP, not from within a task: all of its process stands still until it goes on, while time, network,
+  // etcd and clients that read without a hop do not. It may be killed meanwhile.
+  void Stop() {
+    RunReady(executor());
+    process_->world.loops.Hold(*process_->loop, true);
+    stopped_ = true;
+  }
+  void GoOn() {
+    process_->world.loops.Hold(*process_->loop, false);
+    stopped_ = false;
+    went_on_ = process_->world.clock.Now();
+  }
+  bool stopped() const { return stopped_; }
+  // Another process on its host that has its id takes its membership at once, and it may not hear of that.
+  bool Beside(const RealNode& other) const {
+    return this != &other && id == other.id && boot_ == other.boot_;
+  }
+  // The last time; what should have ended before could not.
+  Instant went_on() const { return went_on_; }
   // Nothing is copied any more, until it is killed.
   void HoldMovers() { process_->movers.paused = true; }
+  // Of its process, as everything below.
+  Executor& executor() { return process_->executor(); }
   // kill -9, not from within a task. What its disk was asked for lands before the next start, but for some by
   // chance.
   void Kill() {
     if (!running()) return;
     const RealWorld world = process_->world;
-    RunReady(world.loop.executor());
-    late_ = world.loop.KillOwnerOf(id + "/", [this](const void* data, std::size_t bytes) {
+    if (!std::exchange(stopped_, false)) RunReady(executor());
+    late_ = process_->loop->Kill([this](const void* data, std::size_t bytes) {
       const auto* at = static_cast<const std::byte*>(data);
       return at >= arena_memory_.get() && at + bytes <= arena_memory_.get() + geometry_.file_bytes();
     });
     late_.CancelSome(world.random);
     process_.reset();
-    world.network.Stop(id);
+    world.network.Stop(host);
   }
-  // What has ended is told of first.
-  static void RunReady(Executor& executor) {
-    while (executor.has_ready()) executor.RunReady(64);
+  // The power of its host is gone, not from within a task. Nobody says so to who is connected to it.
+  void Crash() {
+    if (!running()) {
+      late_ = {};
+      return disk.Crash();
+    }
+    if (!std::exchange(stopped_, false)) RunReady(executor());
+    process_->loop->Crash();
+    process_.reset();
   }
-  // The power is gone, for the loop too: after RunReady.
-  void Crash() { process_.reset(); }
   // Its host has started anew, while it is not running.
+  void Reboot() {
+    boot_ = boots_.Next();
+    ForgetMemory();
+  }
+  // The same, but for the boot's id; as where somebody removed its memory's files.
   void ForgetMemory() {
     late_.LandAll();
     std::memset(arena_memory_.get(), 0, geometry_.slots_offset());
@@ -112,7 +165,7 @@ class RealNode final {
   // The block as a client of the node reads it from memory; none: it finds none there.
   std::optional<std::vector<std::byte>> Read(std::uint32_t slot, const BlockKey& key) {
     arena::Reader<arena::RealWords> reader(words_, arena_, index_);
-    const arena::ReadCall call = reader.Begin(slot, process_->world.clock.Wall().seconds);
+    const arena::ReadCall call = reader.Begin(slot, clock.Wall().seconds);
     const auto found = reader.Find(call, 0, key);
     const auto record = std::make_unique<arena::OpenRecord>();
     if (!found || reader.Open(call, {key, 0, 1}, &*found, *record) != arena::ReadOutcome::kHit)
@@ -125,9 +178,29 @@ class RealNode final {
   // Of a view that is leased.
   const std::byte* slot(arena::Place place) const { return arena_.slot(place); }
 
-  const std::string id;
+  const std::string host, id;
+  io::SimulatedDisk disk;
+  HostClock clock;
 
  private:
+  RealNode(std::string host_in, std::string id_in, const RealNodeOptions& options, const HostClock& on,
+           std::uint64_t seed)
+      : host(std::move(host_in)),
+        id(std::move(id_in)),
+        disk(seed),
+        clock(on),
+        options_(options),
+        boots_(seed),
+        arena_memory_(Reserve(geometry_.file_bytes())),
+        index_memory_(Reserve(geometry_.index_bytes())),
+        arena_(arena_memory_.get(), geometry_),
+        index_(index_memory_.get(), geometry_.bucket_count()) {
+    Reboot();
+  }
+  // What has ended is told of first.
+  static void RunReady(Executor& executor) {
+    while (executor.has_ready()) executor.RunReady(64);
+  }
   struct Free {
     void operator()(std::byte* memory) const { std::free(memory); }
   };
@@ -158,35 +231,37 @@ class RealNode final {
     Process(RealNode& of, const RealWorld& on)
         : node(of),
           world(on),
-          movers(of.words_, on.loop.executor()),
+          loop(std::move(*io::SimulatedLoop::Make(on.clock, of.disk, on.random.Next()))),
+          turns(on.loops, *loop),
+          movers(of.words_, executor()),
           slots(of.words_, of.arena_),
-          journal(on.loop, of.id + "/journal", on.random.Next()),
+          journal(*loop, "node/journal", on.random.Next()),
           store(std::make_unique<store::BlockStore>(
               store::BlockStore::Parts{
-                  on.loop.executor(), on.clock, of.words_, slots, of.index_, movers, journal, on.log,
+                  executor(), of.clock, of.words_, slots, of.index_, movers, journal, on.log,
                   [this](tier::JournalView known) { return OpenFlash(std::move(known)); }},
               of.options_.store)),
-          recovered(on.loop.BlockOn(store->Recover())),
-          names(on.loop.executor(), *store, "default"),
-          local(on.loop.executor(), *store, names),
-          client(on.etcd.Client(of.id)),
-          network(on.network.Host(of.id)),
+          recovered(on.loops.BlockOn(store->Recover())),
+          names(executor(), *store, "default"),
+          local(executor(), *store, names),
+          client(on.etcd.Client(of.host, executor())),
+          network(on.network.Host(of.host, executor())),
           member(StartMember()),
           rails(*network, member->links()),
-          keeper(on.loop.executor(), *store, catalog::Caller{1u << 20, store::kSourceOwner}),
+          keeper(executor(), *store, catalog::Caller{1u << 20, store::kSourceOwner}),
           view(*member, names, *store),
-          server({on.loop.executor(), on.clock, arena::Reader<arena::Words>(of.words_, of.arena_, of.index_),
-                  view, keeper}),
-          listener(std::move(*network->Listen(of.id + ":2"))),
+          server({executor(), of.clock, arena::Reader<arena::Words>(of.words_, of.arena_, of.index_), view,
+                  keeper}),
+          listener(std::move(*network->Listen(of.host + ":2"))),
           sharing(std::make_unique<Sharing>(
-              Sharing::Parts{on.loop.executor(), on.clock, *store, *member, names, member->links(), rails,
+              Sharing::Parts{executor(), of.clock, *store, *member, names, member->links(), rails,
                              of.geometry_.slots_bytes(), on.random.Next(), 0,
                              member->options().process_number, of.options_.role})),
-          tasks(on.loop.executor()),
-          calls(on.loop.executor()) {
+          tasks(executor()),
+          calls(executor()) {
       CISTERN_ASSERT(recovered.ok());
       sharing->SetCopies({{.members = of.options_.copies}});
-      member->SetListener(&*sharing, of.id + ":2");
+      member->SetListener(&*sharing, of.host + ":2");
       store->drain().SetHandOver(&*sharing);
       sharing->Start();
       tasks.Spawn(ServeRails());
@@ -205,20 +280,20 @@ class RealNode final {
     }
     Process(const Process&) = delete;
     Process& operator=(const Process&) = delete;
-    Executor& executor() { return world.loop.executor(); }
+    Executor& executor() { return loop->executor(); }
 
     Task<Result<std::unique_ptr<tier::Tier>>> OpenFlash(tier::JournalView view_of_journal) {
       flash::FlashOptions options;
       options.region_bytes = 256u << 10;
-      options.devices.push_back({node.id + "/flash", node.options_.flash_bytes});
-      return flash::OpenFlash({world.loop, world.log, [this] { return world.random.Next(); }}, options,
+      options.devices.push_back({"node/flash", node.options_.flash_bytes});
+      return flash::OpenFlash({*loop, world.log, [this] { return world.random.Next(); }}, options,
                               std::move(view_of_journal));
     }
     std::unique_ptr<Member> StartMember() {
       MemberOptions options;
       options.id = node.id;
-      options.listen = node.id + ":1";
-      options.boot_id.fill(std::byte{1});
+      options.listen = node.host + ":1";
+      StoreAt(options.boot_id.data(), 0, node.boot_);
       options.process_number = world.random.Next() | 1;
       options.etcd_is_ours = true;
       return std::move(*Member::Start(*client, *network, local, std::move(options)));
@@ -257,8 +332,23 @@ class RealNode final {
       }
     }
 
+    // Of the loop among the others.
+    class Turns {
+     public:
+      Turns(ProcessLoops& loops, io::SimulatedLoop& loop) : loops_(loops), loop_(loop) { loops_.Add(loop_); }
+      ~Turns() { loops_.Remove(loop_); }
+      Turns(const Turns&) = delete;
+      Turns& operator=(const Turns&) = delete;
+
+     private:
+      ProcessLoops& loops_;
+      io::SimulatedLoop& loop_;
+    };
+
     RealNode& node;
     const RealWorld world;
+    const std::unique_ptr<io::SimulatedLoop> loop;
+    const Turns turns;
     store::InlineMovers movers;
     memory::Slots slots;
     catalog::Journal journal;
@@ -279,12 +369,16 @@ class RealNode final {
   };
 
   const RealNodeOptions options_;
+  Random boots_;
+  std::uint64_t boot_ = 0;  // which of the host's it is
   arena::RealWords words_;
   const arena::Geometry geometry_{4096, 4};
   const std::unique_ptr<std::byte, Free> arena_memory_, index_memory_;
   arena::ArenaSpace arena_;
   arena::IndexSpace index_;
   io::LateIo late_;
+  bool stopped_ = false;
+  Instant went_on_;
   std::unique_ptr<Process> process_;
 };
 

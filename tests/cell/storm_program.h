@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -70,6 +71,18 @@ struct StormCount {
   std::uint64_t World::* count;
 };
 
+// NAME:NUMBER of each, names between these.
+inline std::string KindsText(const std::map<std::string, std::uint64_t, std::less<>>& kinds,
+                             std::string_view quote) {
+  std::string text;
+  for (const auto& [kind, times] : kinds) {
+    if (!text.empty()) text += quote.empty() ? ", " : ",";
+    text.append(quote).append(kind).append(quote).append(quote.empty() ? ": " : ":");
+    text += std::to_string(times);
+  }
+  return text;
+}
+
 template <class World>
 int RunStorm(int count, char** words, const char* program, const StormCount<World> (&counts)[2]) {
   StormArguments arguments;
@@ -80,6 +93,7 @@ int RunStorm(int count, char** words, const char* program, const StormCount<Worl
   }
   std::signal(SIGABRT, OnAbort);
   const auto began = std::chrono::steady_clock::now();
+  std::map<std::string, std::uint64_t, std::less<>> kinds;  // of faults, where a world tells them apart
   unsigned long long faults = 0, drops = 0, acknowledged = 0, first = 0, second = 0, worlds = 0;
   const auto passed = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
@@ -90,6 +104,9 @@ int RunStorm(int count, char** words, const char* program, const StormCount<Worl
     const std::string broken = world.Run();
     ++worlds;
     faults += world.faults;
+    if constexpr (requires { world.kinds; }) {
+      for (const auto& [kind, times] : world.kinds) kinds[kind] += times;
+    }
     drops += world.drops;
     acknowledged += world.acknowledged;
     first += world.*counts[0].count;
@@ -105,13 +122,15 @@ int RunStorm(int count, char** words, const char* program, const StormCount<Worl
   if (arguments.json) {
     std::printf(
         "{\"worlds\":%llu,\"faults\":%llu,\"drops\":%llu,\"acknowledged\":%llu,\"%s\":%llu,\"%s\":%llu,"
-        "\"seconds\":%.1f}\n",
-        worlds, faults, drops, acknowledged, counts[0].name, first, counts[1].name, second, passed());
+        "\"kinds\":{%s},\"seconds\":%.1f}\n",
+        worlds, faults, drops, acknowledged, counts[0].name, first, counts[1].name, second,
+        KindsText(kinds, "\"").c_str(), passed());
   } else {
     std::printf(
         "%llu worlds, %llu faults, %llu drops, %llu acknowledged, %llu %s, %llu %s, 0 violations in "
         "%.1f s\n",
         worlds, faults, drops, acknowledged, first, counts[0].text, second, counts[1].text, passed());
+    if (!kinds.empty()) std::printf("%s\n", KindsText(kinds, "").c_str());
   }
   return 0;
 }

@@ -72,16 +72,16 @@ def test_of(patch: Path) -> tuple[str, str] | None:
 
 
 def program_of(patch: Path) -> str:
-    """What looks for it: its test, or a storm, the cell's for a mutant that is named after it."""
+    """What looks for it: its test, or a storm, that of a cell or of its nodes for a mutant that is named so."""
     test = test_of(patch)
     if test is not None:
         return test[0]
-    return "cell_storm" if patch.stem.startswith("cell-") else "storm"
+    return {"cell": "cell_storm", "node": "node_storm"}.get(patch.stem.split("-")[0], "storm")
 
 
 def worlds_of(patch: Path, jobs: int) -> list[str]:
     """Flags for the worlds that may find it: those of flash for a mutant that is named after flash."""
-    if program_of(patch) == "cell_storm":
+    if program_of(patch) != "storm":
         return []
     return [f"--jobs={jobs}", f"--tier={'flash' if patch.stem.startswith('flash-') else 'mixed'}"]
 
