@@ -202,6 +202,31 @@ Result<SslContext> MakeContext() {
   return context;
 }
 
+// As CheckTlsFiles.
+Status Load(SSL_CTX* context, const TlsCertificates& files, const TlsCertificates& names) {
+  const auto wrong = [](const std::string& name, const std::string& path) {
+    const bool readable = ::access(path.c_str(), R_OK) == 0;
+    const std::string why = readable ? TlsError() : ErrnoText(errno);
+    return Status(Code::kInvalid,
+                  Text(name, ": ", path, ": ", why, "; give a PEM file without a passphrase"));
+  };
+  ERR_clear_error();
+  if (!files.authority.empty() &&
+      SSL_CTX_load_verify_locations(context, files.authority.c_str(), nullptr) != 1)
+    return wrong(names.authority, files.authority);
+  if (files.certificate.empty() && files.private_key.empty()) return Status();
+  if (SSL_CTX_use_certificate_chain_file(context, files.certificate.c_str()) != 1)
+    return wrong(names.certificate, files.certificate);
+  // Nobody is there who could be asked for a passphrase.
+  SSL_CTX_set_default_passwd_cb(context, [](char*, int, int, void*) { return -1; });
+  if (SSL_CTX_use_PrivateKey_file(context, files.private_key.c_str(), SSL_FILETYPE_PEM) != 1)
+    return wrong(names.private_key, files.private_key);
+  if (SSL_CTX_check_private_key(context) != 1)
+    return Status(Code::kInvalid,
+                  Text(names.private_key, ": ", files.private_key, " is not that of ", files.certificate));
+  return Status();
+}
+
 std::int64_t EndOf(const X509* certificate) {
   tm end{};
   CISTERN_ASSERT(ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &end) == 1);
@@ -239,6 +264,11 @@ Result<std::int64_t> ProveToItself(SSL_CTX* context) {
 
 }  // namespace
 
+Status CheckTlsFiles(const TlsCertificates& files, const TlsCertificates& names) {
+  Result<SslContext> context = MakeContext();
+  return context ? Load(context->get(), files, names) : context.error();
+}
+
 Result<TlsContext> TlsContext::OfCellKeys(std::span<const CellKey> keys) {
   if (keys.empty() || keys.size() > kMaxCellKeys)
     return Error(Code::kInvalid,
@@ -257,22 +287,8 @@ Result<TlsContext> TlsContext::OfCertificates(const TlsCertificates& files) {
   Result<SslContext> context = MakeContext();
   if (!context) return Error(context.error());
   SSL_CTX* const tls = context->get();
-  const auto wrong = [](const char* what, const std::string& path) {
-    const bool readable = ::access(path.c_str(), R_OK) == 0;
-    const std::string why = readable ? TlsError() : ErrnoText(errno);
-    return Error(Code::kInvalid, Text(what, ": ", path, ": ", why, "; give a PEM file without a passphrase"));
-  };
-  if (SSL_CTX_load_verify_locations(tls, files.authority.c_str(), nullptr) != 1)
-    return wrong("authority", files.authority);
-  if (SSL_CTX_use_certificate_chain_file(tls, files.certificate.c_str()) != 1)
-    return wrong("certificate", files.certificate);
-  // Nobody is there who could be asked for a passphrase.
-  SSL_CTX_set_default_passwd_cb(tls, [](char*, int, int, void*) { return -1; });
-  if (SSL_CTX_use_PrivateKey_file(tls, files.private_key.c_str(), SSL_FILETYPE_PEM) != 1)
-    return wrong("private key", files.private_key);
-  if (SSL_CTX_check_private_key(tls) != 1)
-    return Error(Code::kInvalid,
-                 Text("private key: ", files.private_key, " is not that of ", files.certificate));
+  if (Status loaded = Load(tls, files, {"authority", "certificate", "private key"}); !loaded.ok())
+    return Error(std::move(loaded));
   const Result<std::int64_t> ends_at = ProveToItself(tls);
   if (!ends_at)
     return Error(ends_at.error().code(),

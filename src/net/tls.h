@@ -35,6 +35,10 @@ struct TlsCertificates {
   std::string private_key;  // without a passphrase
 };
 
+// Whether they can be used, each as what it is called here: an empty path is left out. kInvalid names the
+// file.
+Status CheckTlsFiles(const TlsCertificates& files, const TlsCertificates& names);
+
 enum class TlsRole : std::uint8_t { kClient, kServer };
 
 struct TlsState;  // OpenSSL's, in tls.cc

@@ -56,6 +56,7 @@ Cell::~Cell() {
 Result<std::unique_ptr<Cell>> Cell::Start(const Parts& parts, const NodeOptions& options,
                                           std::vector<net::CellKey> keys) {
   std::unique_ptr<Cell> cell(new Cell(parts, options, std::move(keys)));
+  if (Status files = CheckEtcdFiles(options); !files.ok()) return Error(std::move(files));
   auto etcd = etcd::OpenGateway(parts.loop, EtcdOptions(options));
   if (!etcd) return Error(etcd.error().code(), Text("cell: ", etcd.error().message()));
   cell->etcd_ = std::move(*etcd);

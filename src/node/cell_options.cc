@@ -212,6 +212,11 @@ Result<std::optional<net::TlsContext>> CellTls(const NodeOptions& options,
   return std::move(*context);
 }
 
+Status CheckEtcdFiles(const NodeOptions& options) {
+  return net::CheckTlsFiles({options.etcd_authorities, options.etcd_certificate, options.etcd_key},
+                            {"etcd_authorities", "etcd_certificate", "etcd_key"});
+}
+
 const std::string& CellListens(const NodeOptions& options) {
   return options.cell_listen.empty() ? options.cell_address : options.cell_listen;
 }
@@ -229,6 +234,7 @@ Status CannotListenForRails(const NodeOptions& options, const Status& why) {
 Status CheckCell(const NodeOptions& options, std::span<const net::CellKey> keys) {
   if (options.cell.empty()) return Status();
   if (const auto tls = CellTls(options, keys); !tls) return tls.error();
+  if (Status etcd = CheckEtcdFiles(options); !etcd.ok()) return etcd;
   const Status listens = net::TcpNetwork::CheckListen(CellListens(options));
   if (!listens.ok()) return CannotListen(options, listens);
   const Status rails = net::TcpNetwork::CheckListen(RailAddress(CellListens(options)));

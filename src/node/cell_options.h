@@ -29,6 +29,9 @@ Status CheckCellAccess(const NodeOptions& options);
 // kInvalid: it is no key; kIoError.
 Result<std::vector<net::CellKey>> ReadCellKeys(const NodeOptions& options);
 
+// Whether the files for an etcd with TLS can be used; kInvalid names the setting and the file.
+Status CheckEtcdFiles(const NodeOptions& options);
+
 // What the node and the other members prove themselves by: these keys, or its certificate; none where nothing
 // is encrypted. kInvalid names the file that cannot be used.
 Result<std::optional<net::TlsContext>> CellTls(const NodeOptions& options,

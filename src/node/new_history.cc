@@ -25,6 +25,7 @@ Result<mesh::ReplacedHistory> BeginNewHistory(const NodeOptions& options, std::i
   const SystemClock clock;
   Result<std::unique_ptr<io::Loop>> loop = io::MakeLoop(clock);
   if (!loop) return Error(loop.error());
+  if (Status files = CheckEtcdFiles(options); !files.ok()) return Error(std::move(files));
   const auto etcd = etcd::OpenGateway(**loop, EtcdOptions(options));
   if (!etcd) return Error(etcd.error().code(), Text("cell: ", etcd.error().message()));
   const mesh::CellKeys keys(CellPrefix(options));

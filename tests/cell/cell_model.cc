@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "base/codec.h"
 #include "base/format.h"
@@ -48,6 +49,22 @@ void CellModel::NoteUse(std::size_t space, const Chain& chain, std::uint64_t con
   for (const std::uint64_t number : chain) users_[{space, number}][conversation] = ended ? order_ : 0;
 }
 
+void CellModel::NoteTold(const RealNode& node, std::size_t space, const Chain& chain,
+                         std::uint64_t conversation) {
+  for (const std::uint64_t number : chain) told_[&node].insert({space, number, conversation});
+}
+
+void CellModel::NoteStart(const RealNode& node) {
+  for (const Told& told : std::exchange(told_[&node], {})) {
+    auto& users = users_[{told.space, told.number}];
+    const bool writer_ends = std::ranges::any_of(drops_, [&](const Drop& drop) {
+      return drop.drop.is_end() && drop.space == told.space && drop.drop.conversation != told.conversation &&
+             users.contains(drop.drop.conversation);
+    });
+    if (writer_ends) users[0] = ++order_;
+  }
+}
+
 std::size_t CellModel::Ask(Drop drop) {
   drop.order = ++order_;
   drops_.push_back(std::move(drop));
@@ -71,6 +88,7 @@ void CellModel::NoteCopy(const RealNode& original, const RealNode& copy) {
   for (Drop& drop : drops_) {
     if (drop.bound.contains(&original)) drop.bound.insert(&copy);
   }
+  told_[&copy] = told_[&original];
 }
 
 std::vector<std::size_t> CellModel::EndedBy(const Version& version, std::size_t which) const {

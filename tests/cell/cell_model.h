@@ -59,6 +59,11 @@ class CellModel final {
   // The conversation wrote or used whatever is there under these numbers, or may have: `ended` says whether
   // that was answered. What was put for no conversation ends with none.
   void NoteUse(std::size_t space, const Chain& chain, std::uint64_t conversation, bool ended);
+  // It wrote nothing there, or may not have: the node has that in memory alone.
+  void NoteTold(const RealNode& node, std::size_t space, const Chain& chain, std::uint64_t conversation);
+  // The node begins with what it has made durable. What one conversation wrote, that has ended since, and
+  // another one only used is nobody's then (decision 0006).
+  void NoteStart(const RealNode& node);
 
   // Its number.
   std::size_t Ask(Drop drop);
@@ -103,6 +108,12 @@ class CellModel final {
   std::vector<Drop> drops_;
   // By namespace and block: its conversations, and when the last such call was answered; 0: it was not.
   std::map<std::pair<std::size_t, std::uint64_t>, std::map<std::uint64_t, std::uint64_t>> users_;
+  struct Told {
+    std::size_t space;
+    std::uint64_t number, conversation;
+    auto operator<=>(const Told&) const = default;
+  };
+  std::map<const RealNode*, std::set<Told>> told_;
   std::map<std::pair<std::size_t, std::uint64_t>, std::size_t> ends_;  // acknowledged, by namespace
   std::uint64_t order_ = 0, etcd_life_ = 0;
 };

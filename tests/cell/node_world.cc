@@ -112,6 +112,7 @@ void NodeWorld::Start(RealNode& node) {
       network_->Heal(other->host, node.host);
     }
   }
+  model_.NoteStart(node);
   node.Start(world());
   for (const RealNode* other : Running()) (void)IsDoubled(*other);
   for (std::size_t space = 0; space < specs_.size(); ++space) {
@@ -253,6 +254,8 @@ Task<void> NodeWorld::Put(RealNode& node, std::size_t space, Chain chain, std::u
       model_.NotePut(version, has_ttl ? clock_.Now().PlusUs(static_cast<std::int64_t>(ttl_s) * kSecond)
                                       : Instant::Never());
     model_.NoteUse(space, itself, conversation, true);
+    if (conversation != 0 && outcomes[0].state != State::kPublished)
+      model_.NoteTold(node, space, itself, conversation);
     if (outcomes[0].state != State::kPublished && outcomes[0].state != State::kPresent) co_return;
   }
 }
@@ -298,6 +301,7 @@ Task<void> NodeWorld::Read(RealNode& node, std::size_t space, Chain chain, std::
   }
   if (conversation != 0 && node.SlotOf(names_[space]) == slot) {
     model_.NoteUse(space, chain, conversation, false);
+    model_.NoteTold(node, space, chain, conversation);
     (void)co_await node.store().Touch(*slot, keys, conversation);
     model_.NoteUse(space, chain, conversation, true);
   }

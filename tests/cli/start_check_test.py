@@ -89,6 +89,8 @@ class WhatAStartRefuses(ProgramTest):
             ({"flash": f"{self.disk}:256MiB", "journal_dir": file}, "is neither a directory nor a block device"),
             ({**cell, **dict.fromkeys(certificates, file)}, f"cell: authority: {file}"),
             ({**cell, **dict.fromkeys(certificates, file / "none")}, "/none: Not a directory"),
+            ({**cell, "cell_key": key, "etcd_authorities": file}, f"etcd_authorities: {file}: "),
+            ({**cell, "cell_key": key, "etcd_certificate": file, "etcd_key": file}, f"etcd_certificate: {file}: "),
             ({"http": "192.0.2.1:9180"}, "cannot be listened at: Cannot assign requested address"),
             ({**cell, "cell_key": key, "cell_listen": "192.0.2.1:7420"},
              "192.0.2.1:7420: Cannot assign requested address"),
