@@ -349,17 +349,8 @@ void Appender::LetGo(DeviceRegions& device, std::uint32_t number) {
 
 Task<void> Appender::CloseRegion(DeviceRegions& device, std::uint32_t number) {
   DeviceUse use(device);
-  const Status status = co_await tables_.Write(device, number);
-  (void)co_await device.MakeDurable(number);
-  if (device.in_service()) {
-    if (!status.ok()) {
-      media_.log().Log(LogLevel::kWarning, "flash device ", device.path(), ": the table of region ",
-                       number - device.first(), " is not on it (", status.message(),
-                       "); a restart reads the region");
-      device.at(number).KeepPages();
-    }
-    device.Closed(number);
-  }
+  co_await tables_.Write(device, number);
+  if (device.in_service()) device.Closed(number);
   device.EndWriting(number);
 }
 

@@ -156,14 +156,6 @@ Task<void> Recovery::NoteMoreBehind(DeviceRegions& device, std::uint32_t number,
   }
 }
 
-Task<void> Recovery::WriteTable(DeviceRegions& device, std::uint32_t number) {
-  const Status status = co_await tables_.Write(device, number);
-  if (status.ok() || !device.in_service()) co_return;
-  media_.log().Log(LogLevel::kWarning, status.message(), "; the table of region ", number - device.first(),
-                   " is not on it, and a restart reads the region");
-  device.at(number).KeepPages();
-}
-
 Task<void> Recovery::CloseOpen(std::uint32_t number, const Found& found) {
   DeviceRegions& device = media_.DeviceOf(number);
   if (!device.in_service()) co_return;
@@ -173,7 +165,7 @@ Task<void> Recovery::CloseOpen(std::uint32_t number, const Found& found) {
   if (records > 0) {
     media_.log().Log(LogLevel::kInfo, "flash device ", device.path(), ": region ", number - device.first(),
                      " was open; ", records, " records are found in it");
-    co_await WriteTable(device, number);
+    co_await tables_.Write(device, number);
   } else {
     // A region that was ready and got nothing is free once nothing can be found in it later either.
     (void)co_await device.WriteHeader(number, 0, 0);
@@ -191,13 +183,6 @@ Task<void> Recovery::GiveUp(std::uint32_t number) {
 }
 
 Task<void> Recovery::Settle(DeviceRegions& device) {
-  // The locators of regions that were closed just now.
-  const bool open =
-      std::ranges::any_of(open_, [&](std::uint32_t number) { return &media_.DeviceOf(number) == &device; });
-  if (open && device.in_service()) {
-    const Status status = co_await device.device().Sync();
-    if (!status.ok()) device.device().FailedFor("what a start found is not durable", status);
-  }
   for (std::uint32_t i = 0; i < device.count(); ++i) {
     device.Settle(device.first() + i);
     if (i % 256 == 255) co_await Yield();
