@@ -121,7 +121,7 @@ Task<Status> Tables::Read(DeviceRegions& device, std::uint32_t number, Turn& tur
         slice.clear();
         Decode(number, page.data() + PageUsedBytes(at), std::min(head->entries - at, kSliceEntries), 1,
                region.used(), slice);
-        if (!slice.empty()) co_await found(slice);
+        co_await found(slice);
         co_await Yield();
       }
     }
