@@ -53,7 +53,7 @@ TEST(FlashDamage, R11ARegionUnderTheHeaderOfAnotherOneIsGivenUp) {
 
 // Its reader has read headers of empty regions before.
 TEST(FlashDamage, AHeaderThatIsUnreadableOrDamagedOrLostCostsItsRegionAlone) {
-  for (const std::string_view how : {"unreadable", "damaged", "lost"}) {
+  for (const std::string_view how : {"unreadable", "damaged", "overwritten", "lost"}) {
     SCOPED_TRACE(how);
     World world(7, TestOptions(1, kUnit, 24));
     ASSERT_TRUE(world.Start().ok());
@@ -70,6 +70,8 @@ TEST(FlashDamage, AHeaderThatIsUnreadableOrDamagedOrLostCostsItsRegionAlone) {
       });
     } else if (how == "damaged") {
       world.disk.Flip(kFile, HeaderAt(kLost) + 16, std::byte{1});
+    } else if (how == "overwritten") {
+      PutAt(world, HeaderAt(kLost), std::vector<std::byte>(2 * kUnit, std::byte{0x5a}));
     } else {
       PutAt(world, HeaderAt(kLost), std::vector<std::byte>(kUnit));
     }
@@ -124,21 +126,28 @@ TEST(FlashDamage, AHeaderThatCannotBeReadIsGivenUpAlsoWhereNothingWasWritten) {
 }
 
 TEST(FlashDamage, ARegionThatWasReadyAndGotNothingIsFree) {
-  World world(12);
-  ASSERT_TRUE(world.Start().ok());
-  const Kept kept = world->Append({1}, {5'000})->front();
-  ASSERT_EQ(kept.region(), 0u);
-  world.loop->RunUntilIdle();
-  KillNode(world);
-  ASSERT_NE(DecodeRegionHeader(BytesAt(world, HeaderAt(1)))->epoch, 0u);
-  ASSERT_TRUE(world.Start().ok());
-  EXPECT_EQ(world->tier->free_regions(), world->tier->regions() - 1);
-  EXPECT_EQ(world->found.size(), 1u);
-  world->Close();
-  EXPECT_TRUE(world->Logged("region 0 was open; 1 records are found in it"));
-  EXPECT_FALSE(world->Logged("region 1 was open"));
-  world.Ended();
-  EXPECT_EQ(DecodeRegionHeader(BytesAt(world, HeaderAt(1)))->epoch, 0u);
+  for (const bool killed : {true, false}) {
+    SCOPED_TRACE(killed);
+    World world(12);
+    ASSERT_TRUE(world.Start().ok());
+    const Kept kept = world->Append({1}, {5'000})->front();
+    ASSERT_EQ(kept.region(), 0u);
+    world.loop->RunUntilIdle();
+    if (killed) {
+      KillNode(world);
+    } else {
+      world.Stop();
+    }
+    EXPECT_EQ(DecodeRegionHeader(BytesAt(world, HeaderAt(1)))->epoch != 0, killed);
+    ASSERT_TRUE(world.Start().ok());
+    EXPECT_EQ(world->tier->free_regions(), world->tier->regions() - 1);
+    EXPECT_EQ(world->found.size(), 1u);
+    world->Close();
+    EXPECT_EQ(world->Logged("region 0 was open; 1 records are found in it"), killed);
+    EXPECT_FALSE(world->Logged("region 1 was open"));
+    world.Ended();
+    EXPECT_EQ(DecodeRegionHeader(BytesAt(world, HeaderAt(1)))->epoch, 0u);
+  }
 }
 
 // R11: it would be read from another region, or from where records lie.
@@ -216,27 +225,30 @@ TEST(FlashDamage, ABatchThatIsNotRightEndsItsRegionAndWhatFollowsItIsSaid) {
   }
 }
 
-// However long the batch is that is not right; but of a region in which nothing follows not all is read.
-TEST(FlashDamage, WhatFollowsABatchThatIsNotRightIsFoundFarBehindIt) {
-  World world(15, TestOptions(1, kUnit, 4, 12u << 20));
-  ASSERT_TRUE(world.Start().ok());
-  const Kept first = world->Append({1}, {2u << 20})->front();
-  const Kept second = world->Append({2}, {5'000})->front();
-  ASSERT_EQ(second.region(), first.region());
-  KillNode(world);
-  world.disk.Flip(kFile, kSuperBytes + kUnit, std::byte{1});
-  const std::uint64_t ready = kSuperBytes + world.options.region_bytes;
-  std::uint64_t read = 0;
-  world.disk.set_faults([&](const io::IoRequest& request, const std::string&) {
-    if (request.kind == io::IoRequest::Kind::kRead && request.offset >= ready) read += request.size;
-    return io::Fault{};
-  });
-  ASSERT_TRUE(world.Start().ok());
-  EXPECT_TRUE(world->found.empty());
-  world->Close();
-  EXPECT_TRUE(world->Logged(Text("region 0 goes on at unit ", second.unit() - 1)));
-  world.Ended();
-  EXPECT_LT(read, 10u << 20);
+// However long that batch is; but of a region in which nothing follows not all is read.
+TEST(FlashDamage, WhatFollowsALongBatchIsFoundAndSaidWhereThatIsNotRight) {
+  for (const bool right : {true, false}) {
+    SCOPED_TRACE(right);
+    World world(15, TestOptions(1, kUnit, 4, 12u << 20));
+    ASSERT_TRUE(world.Start().ok());
+    const Kept first = world->Append({1}, {2u << 20})->front();
+    const Kept second = world->Append({2}, {5'000})->front();
+    ASSERT_EQ(second.region(), first.region());
+    KillNode(world);
+    if (!right) world.disk.Flip(kFile, kSuperBytes + kUnit, std::byte{1});
+    const std::uint64_t ready = kSuperBytes + world.options.region_bytes;
+    std::uint64_t read = 0;
+    world.disk.set_faults([&](const io::IoRequest& request, const std::string&) {
+      if (request.kind == io::IoRequest::Kind::kRead && request.offset >= ready) read += request.size;
+      return io::Fault{};
+    });
+    ASSERT_TRUE(world.Start().ok());
+    EXPECT_EQ(world->found.size(), right ? 2u : 0u);
+    world->Close();
+    EXPECT_NE(world->Logged(Text("region 0 goes on at unit ", second.unit() - 1)), right);
+    world.Ended();
+    EXPECT_LT(read, 10u << 20);
+  }
 }
 
 TEST(FlashDamage, ARegionWhoseTableAStartCannotWriteStillGivesItsEntries) {
