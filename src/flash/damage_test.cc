@@ -279,6 +279,28 @@ TEST(FlashDamage, ARegionWhoseTableAStartCannotWriteStillGivesItsEntries) {
   world.Stop();
 }
 
+TEST(FlashDamage, ATableThatCannotBeReadCostsWhatItNamedAndIsSaid) {
+  World world(17, TestOptions(1, kUnit, 6));
+  ASSERT_TRUE(world.Start().ok());
+  const std::vector<Kept> kept = world.FillRegion();
+  world.Stop();
+  const Kept& last = kept[kept.size() - 2];
+  const std::uint64_t table = HeaderAt(0) + last.unit() * std::uint64_t{kUnit} + last.bytes;
+  world.disk.set_faults([table](const io::IoRequest& request, const std::string&) {
+    const bool fails = request.kind == io::IoRequest::Kind::kRead && request.offset == table;
+    return fails ? io::Fault{io::FaultKind::kIoError} : io::Fault{};
+  });
+  ASSERT_TRUE(world.Start().ok());
+  ASSERT_EQ(world->found.size(), 1u);
+  EXPECT_EQ(world->found[0].number, kept.back().number);
+  world->GiveUpOne();
+  EXPECT_EQ(world->tier->free_regions(), world->tier->regions() - 1);
+  EXPECT_TRUE(world->Fetch(world->found[0]).ok());
+  world->Close();
+  EXPECT_TRUE(world->Logged("region 0: 1 of 1 pages of its table cannot be read; what they name is lost"));
+  world.Ended();
+}
+
 // A path to the device that fails over, or a medium that needs one more look.
 TEST(FlashDamage, P7AReadThatFailsOnceCostsNothingOfAnOpenRegion) {
   for (const int failures : {1, 2}) {
