@@ -60,14 +60,11 @@ tier::Tier::Room Appender::RoomFor(std::uint64_t record_bytes) const {
   Layout layout;
   layout.count = 1;
   layout.units = static_cast<std::uint32_t>(RoundUp(record_bytes, media_.unit()) / media_.unit() + 1);
-  bool room = false;
-  for (const auto& device : media_.devices()) {
-    if (!device->in_service()) continue;
-    room |= (device->free() > 0 && MayOpen(Purpose::kNew)) ||
-            (MayFill(Purpose::kNew) && OpenFits(*device, layout));
-  }
+  const auto fits = [&](const auto& device) { return OpenFits(*device, layout); };
   if (!media_.any_in_service()) return tier::Tier::Room::kNoDevice;
-  if (!room) return tier::Tier::Room::kNoRoom;
+  if (!MayOpen(Purpose::kNew) && (!MayFill(Purpose::kNew) || std::ranges::none_of(media_.devices(), fits))) {
+    return tier::Tier::Room::kNoRoom;
+  }
   if (!budget_.Allows(record_bytes, media_.Now())) return tier::Tier::Room::kNoBudget;
   return tier::Tier::Room::kYes;
 }
@@ -129,16 +126,15 @@ std::uint32_t Appender::Reserve(DeviceRegions& device, const Layout& layout, std
 // for a sync where a region ends.
 void Appender::Prepare(DeviceRegions& device, std::uint64_t first_sequence) {
   const std::uint32_t next = device.next_free();
-  if (next == kNoRegion || closing_ || device.at(next).writing() != nullptr) return;
+  if (next == kNoRegion || device.at(next).writing() != nullptr) return;
   ++device.BeginHeader(next, next_epoch_++, first_sequence).writers;
   group_.Spawn(WriteFirst(device, next));
 }
 
 Task<void> Appender::WriteFirst(DeviceRegions& device, std::uint32_t number) {
   DeviceUse use(device);
-  Region& region = device.at(number);
-  const Status status = co_await device.WriteHeader(number, region.epoch(), region.first_sequence());
-  if (!status.ok()) FailWriting(*region.writing());
+  const Region& region = device.at(number);
+  (void)co_await device.WriteHeader(number, region.epoch(), region.first_sequence());
   region.writing()->header.Set();
   WriterLeft(device, number);
 }
@@ -198,21 +194,14 @@ Task<Status> Appender::WriteBatch(DeviceRegions& device, std::uint32_t number, s
                                   const Layout& layout, std::span<const tier::AppendRequest> records) {
   DeviceUse use(device);
   Writing& writing = *device.at(number).writing();
-  Buffer buffer;
   Batch batch;
   batch.count = layout.count;
   batch.record_bytes = layout.record_bytes;
   writing.batches.PushBack(batch);
   co_await writing.header.Wait();
-  Status status;
-  if (writing.failed) {
-    status = Status(Code::kIoError, Text("flash device ", device.path(), ": region ", number - device.first(),
-                                         " could not be written"));
-  } else {
-    buffer = media_.pool().Take(std::uint64_t{layout.head_units} * media_.unit() + layout.trailer_bytes);
-    status = co_await Transmit(device, number, unit, layout, records, buffer);
-  }
-  batch.entries = buffer.valid() ? buffer.data() + kBatchFixedBytes : nullptr;
+  Buffer buffer = media_.pool().Take(std::uint64_t{layout.head_units} * media_.unit() + layout.trailer_bytes);
+  Status status = co_await Transmit(device, number, unit, layout, records, buffer);
+  batch.entries = buffer.data() + kBatchFixedBytes;
   batch.written = status.ok();
   BatchEnded(device, number, batch);
   co_await batch.decided.Wait();
@@ -286,27 +275,22 @@ void Appender::BatchEnded(DeviceRegions& device, std::uint32_t number, Batch& ba
   Region& region = device.at(number);
   Writing& writing = *region.writing();
   batch.ended = true;
-  while (!writing.failed) {
+  for (;;) {
     Batch* front = writing.batches.front();
     if (front == nullptr || !front->ended) return;
-    if (!front->written) {
-      FailWriting(writing);
-      break;
-    }
+    if (!front->written) break;
     writing.batches.PopFront();
     front->counted = true;
     tables_.Add(region, front->entries, front->count);
     device.Adopt(number, front->record_bytes);
     front->decided.Set();
   }
-  if (batch.linked()) batch.Unlink();
-  batch.decided.Set();
+  FailWriting(writing);
   if (device.open() == number) BeginClosing(device);
 }
 
 // Those that are not written yet find it when they end; the others can be tried elsewhere at once.
 void Appender::FailWriting(Writing& writing) {
-  writing.failed = true;
   while (Batch* batch = writing.batches.PopFront()) batch->decided.Set();
 }
 
@@ -349,17 +333,8 @@ void Appender::LetGo(DeviceRegions& device, std::uint32_t number) {
 
 Task<void> Appender::CloseRegion(DeviceRegions& device, std::uint32_t number) {
   DeviceUse use(device);
-  const Status status = co_await tables_.Write(device, number);
-  (void)co_await device.MakeDurable(number);
-  if (device.in_service()) {
-    if (!status.ok()) {
-      media_.log().Log(LogLevel::kWarning, "flash device ", device.path(), ": the table of region ",
-                       number - device.first(), " is not on it (", status.message(),
-                       "); a restart reads the region");
-      device.at(number).KeepPages();
-    }
-    device.Closed(number);
-  }
+  co_await tables_.Write(device, number);
+  if (device.in_service()) device.Closed(number);
   device.EndWriting(number);
 }
 
@@ -367,7 +342,6 @@ void Appender::DeviceOut(DeviceRegions& device) {
   const std::vector<std::uint32_t> writing = device.writing();
   for (const std::uint32_t number : writing) {
     FailWriting(*device.at(number).writing());
-    device.at(number).writing()->header.Set();
     LetGo(device, number);
   }
 }

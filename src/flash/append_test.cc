@@ -101,7 +101,7 @@ TEST(FlashAppend, WhatMovesIsNotRefusedByTheBudgetThatIsSpent) {
 }
 
 TEST(FlashAppend, BatchOfNoneOrOfTooManyAndOneOfATierThatClosedAreRefused) {
-  World world(4);
+  World world(4, TestOptions(1, 512, 8, 1u << 20));
   ASSERT_TRUE(world.Start().ok());
   const auto append = [&](std::size_t records) {
     const std::vector<tier::AppendRequest> batch(records);
@@ -110,9 +110,36 @@ TEST(FlashAppend, BatchOfNoneOrOfTooManyAndOneOfATierThatClosedAreRefused) {
   };
   EXPECT_EQ(append(0), Code::kInvalid);
   EXPECT_EQ(append(tier::kMaxBatchRecords + 1), Code::kInvalid);
+  EXPECT_TRUE(world->Append(std::vector<std::uint64_t>(tier::kMaxBatchRecords, 1), {100}).has_value());
   world.loop->BlockOn(world->tier->Close());
   EXPECT_EQ(world->Append({1}, {5'000}).error().code(), Code::kGone);
   world.Ended();
+}
+
+// Beside it there are its region's header, a table of one entry and the locator.
+TEST(FlashAppend, TheLargestBatchFillsARegionAndOneOfAUnitMoreIsRefused) {
+  World world(11);
+  ASSERT_TRUE(world.Start().ok());
+  const std::uint64_t room = kTestRegionBytes - 3 * 512;
+  std::uint32_t body = 512;
+  const auto batch = [&] { return 512 + Block(world->pool, 0, {body}).record_bytes(512); };
+  while (batch() < room) body += 512;
+  ASSERT_EQ(batch(), room);
+  for (std::uint64_t n = 1; n <= 2; ++n) {
+    const auto appended = world->Append({n}, {body});
+    ASSERT_TRUE(appended.has_value()) << appended.error().ToString();
+  }
+  world.loop->RunUntilIdle();
+  EXPECT_EQ(world->tier->counters().device_written_bytes.value(), 2 * room + 512) << "with the first's table";
+  body += 512;
+  EXPECT_EQ(world->Append({3}, {body}).error().ToString(),
+            Text("invalid: flash batch: takes ", room + 512, " bytes and a region has room for ", room,
+                 "; write fewer records at a time, or larger regions"));
+  world.Stop();
+  ASSERT_TRUE(world.Start().ok());
+  EXPECT_EQ(world->found.size(), 2u);
+  for (const Kept& kept : world->found) EXPECT_TRUE(world->Fetch(kept).ok());
+  world.Stop();
 }
 
 TEST(FlashAppend, AWriteThatFailsIsTriedOnTheOtherDevice) {
@@ -145,10 +172,92 @@ TEST(FlashAppend, AWriteThatFailsIsTriedOnTheOtherDevice) {
   world.disk.set_faults([&](const io::IoRequest& request, const std::string&) {
     return IsOfABatch(request) && fails-- > 0 ? io::Fault{io::FaultKind::kIoError} : io::Fault{};
   });
-  EXPECT_EQ(world->Append({9}, {5'000}).error().code(), Code::kIoError);
+  const Status neither = world->Append({9}, {5'000}).error();
+  EXPECT_EQ(neither.code(), Code::kIoError);
+  EXPECT_NE(neither.message().find("write /flash"), std::string_view::npos) << neither.ToString();
   EXPECT_EQ(world->tier->counters().refused_no_region.value(), 0u);
   world.disk.set_faults({});
   world.Stop();
+}
+
+// Which of the devices' turn it is then follows from what else is appended; the other one has more to do.
+TEST(FlashAppend, AWriteThatFailsIsTriedOnTheOtherDeviceWhateverIsUnderWayBesideIt) {
+  for (std::uint64_t beside = 0; beside < 4; ++beside) {
+    SCOPED_TRACE(beside);
+    World world(12, TestOptions(2, 512, 8, 1u << 20));
+    ASSERT_TRUE(world.Start().ok());
+    for (std::uint64_t n = 0; n < 2; ++n) ASSERT_TRUE(world->Append({n}, {5'000}).has_value());
+    world.loop->RunUntilIdle();
+    world.disk.set_faults([](const io::IoRequest& request, const std::string& path) {
+      if (!IsOfABatch(request)) return io::Fault{};
+      return path == "/flash0/flash" ? io::Fault{io::FaultKind::kIoError}
+                                     : io::Fault{io::FaultKind::kDelay, 100'000};
+    });
+    std::vector<Task<Result<std::vector<Kept>>>> appends;
+    for (std::uint64_t n = 0; n <= beside; ++n) appends.push_back(world->AppendTask({10 + n}, {5'000}));
+    for (auto& append : appends) {
+      const auto appended = world.loop->BlockOn(std::move(append));
+      ASSERT_TRUE(appended.has_value()) << appended.error().ToString();
+      EXPECT_EQ(DeviceOf(world, appended->front()), 1u);
+    }
+    EXPECT_GT(world.disk.injected(io::FaultKind::kIoError), 0u);
+    EXPECT_TRUE(world->InService(0));
+    world.disk.set_faults({});
+    world.Stop();
+  }
+}
+
+// It was written, behind one that hangs.
+TEST(FlashAppend, ABatchGoesToTheOtherDeviceAsSoonAsItsOwnIsOut) {
+  World world(14, TestOptions(2));
+  ASSERT_TRUE(world.Start().ok());
+  int writes = 0;
+  world.disk.set_faults([&](const io::IoRequest& request, const std::string& path) {
+    const bool hangs = IsOfABatch(request) && path == "/flash0/flash" && writes++ == 0;
+    return hangs ? io::Fault{io::FaultKind::kHang} : io::Fault{};
+  });
+  std::vector<Task<Result<std::vector<Kept>>>> appends;
+  for (std::uint64_t n = 0; n < 4; ++n) appends.push_back(world->AppendTask({n}, {5'000}));
+  const auto waiting = [&] {
+    return std::ranges::count_if(appends, [](auto& each) { return !each.done(); });
+  };
+  world.loop->RunUntilIdle();
+  EXPECT_EQ(writes, 2);
+  EXPECT_EQ(waiting(), 2);
+  EXPECT_TRUE(world->tier->TakeOut("/flash0").ok());
+  world.loop->RunUntilIdle();
+  EXPECT_EQ(waiting(), 1) << "the one that hangs";
+  world.disk.set_faults({});
+  world.disk.Unhang("/flash0/flash");
+  for (auto& append : appends) {
+    const auto appended = world.loop->BlockOn(std::move(append));
+    ASSERT_TRUE(appended.has_value()) << appended.error().ToString();
+    EXPECT_TRUE(world->Fetch(appended->front()).ok() == (DeviceOf(world, appended->front()) == 1));
+  }
+  world.Stop();
+}
+
+TEST(FlashAppend, AWriteThatFailsWhileTheTierClosesIsTriedNoMore) {
+  World world(13, TestOptions(2));
+  ASSERT_TRUE(world.Start().ok());
+  std::string hangs;
+  world.disk.set_faults([&](const io::IoRequest& request, const std::string& path) {
+    if (!IsOfABatch(request)) return io::Fault{};
+    hangs = path;
+    return io::Fault{io::FaultKind::kHang};
+  });
+  auto append = world->AppendTask({1}, {5'000});
+  world.loop->RunUntilIdle();
+  auto close = world->tier->Close();
+  world.loop->RunUntilIdle();
+  EXPECT_FALSE(append.done() || close.done());
+  world.disk.set_faults({});
+  ASSERT_TRUE(world->tier->TakeOut(hangs.substr(0, hangs.rfind('/'))).ok());
+  world.disk.Unhang(hangs);
+  world.loop->RunUntilIdle();
+  ASSERT_TRUE(append.done() && close.done());
+  EXPECT_EQ(append.Take().error().code(), Code::kIoError);
+  world.Ended();
 }
 
 // Recovery finds no batch behind one that is not whole: it would be lost with the next restart.

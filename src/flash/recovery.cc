@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint32_t kHeadReaders = 16;  // at a device
 constexpr std::uint32_t kTableReaders = 8;
 constexpr std::uint32_t kScanBytes = 512u << 10;
-constexpr std::uint32_t kLookedBehind = 16;  // of these bytes: what appends that come together may have
+constexpr std::uint32_t kLookedBehindBytes = 8u << 20;  // what appends that come together may have
 
 }  // namespace
 
@@ -32,7 +32,7 @@ Task<void> Recovery::ReadHeads(DeviceRegions& device, std::uint32_t& next) {
   Buffer buffer = media_.pool().Take(2 * std::size_t{media_.unit()});
   const auto unit = buffer.bytes().first(media_.unit());
   const auto first_batch = buffer.bytes().subspan(media_.unit(), media_.unit());
-  while (next < device.count() && device.in_service()) {
+  while (next < device.count()) {
     const std::uint32_t number = device.first() + next++;
     Status status =
         co_await device.device().Read(buffer, 2 * std::size_t{media_.unit()}, device.OffsetOf(number, 0));
@@ -54,7 +54,7 @@ Task<void> Recovery::ReadHeads(DeviceRegions& device, std::uint32_t& next) {
         co_await device.device().Read(buffer, unit.size(), device.OffsetOf(number, geometry.units() - 1));
     if (!device.in_service()) co_return;
     const auto locator = DecodeLocator(unit);
-    if (status.ok() && locator && locator->epoch == header->epoch && locator->table_unit >= 1 &&
+    if (status.ok() && locator && locator->epoch == header->epoch &&
         locator->table_unit + std::uint64_t{geometry.TableUnits(locator->entries)} < geometry.units()) {
       closed_.push_back({number, *locator});
     } else {
@@ -82,42 +82,34 @@ Task<void> Recovery::Scan(DeviceRegions& device, std::uint32_t number, const Fou
   const Geometry& geometry = media_.geometry();
   const std::uint32_t unit_bytes = geometry.unit;
   Buffer buffer = media_.pool().Take(kScanBytes);
-  std::uint32_t in_buffer = 0, in_buffer_units = 0;  // which units it holds
+  std::span<const std::byte> ahead;  // what the buffer has from `unit` on
   std::uint32_t unit = 1;
   std::uint64_t least = UINT64_MAX;
   std::vector<tier::TierEntry> slice;
   Status unreadable;
   for (;;) {
-    std::span<const std::byte> head_bytes;
-    std::expected<BatchHeader, FlashFault> head = std::unexpected(FlashFault::kShort);
-    for (int tries = 0; tries < 2; ++tries) {
-      head_bytes = {};
-      if (unit >= in_buffer && unit < in_buffer + in_buffer_units) {
-        head_bytes = buffer.bytes().subspan(std::size_t{unit - in_buffer} * unit_bytes,
-                                            std::size_t{in_buffer + in_buffer_units - unit} * unit_bytes);
-      }
-      head = DecodeBatchHead(head_bytes);
-      if (head || head.error() != FlashFault::kShort || tries == 1 || unit >= geometry.units() - 1) break;
-      in_buffer = unit;
-      in_buffer_units = std::min(kScanBytes / unit_bytes, geometry.units() - 1 - unit);
-      unreadable = co_await device.device().Read(buffer, std::size_t{in_buffer_units} * unit_bytes,
-                                                 device.OffsetOf(number, unit));
+    auto head = DecodeBatchHead(ahead);
+    if (!head && head.error() == FlashFault::kShort) {
+      const std::size_t bytes =
+          std::size_t{std::min(kScanBytes / unit_bytes, geometry.units() - 1 - unit)} * unit_bytes;
+      unreadable = co_await device.device().Read(buffer, bytes, device.OffsetOf(number, unit));
       if (!unreadable.ok()) break;
+      ahead = buffer.bytes().first(bytes);
+      head = DecodeBatchHead(ahead);
     }
-    if (!unreadable.ok() || !head || head->epoch != region.epoch() || head->unit != unit) break;
+    if (!head || head->epoch != region.epoch() || head->unit != unit) break;
     const auto head_units =
         static_cast<std::uint32_t>(RoundUp(BatchHeadBytes(head->entries), unit_bytes) / unit_bytes);
     const std::uint64_t end = std::uint64_t{unit} + head->units;
-    if (head->units <= head_units ||
-        end + geometry.TableUnits(region.entries() + head->entries) + 1 > geometry.units())
-      break;
-    const std::byte* entries = head_bytes.data() + kBatchFixedBytes;
+    if (end + geometry.TableUnits(region.entries() + head->entries) + 1 > geometry.units()) break;
+    const std::byte* entries = ahead.data() + kBatchFixedBytes;
     tables_.Add(region, entries, head->entries);
     slice.clear();
     tables_.Decode(number, entries, head->entries, unit + head_units, static_cast<std::uint32_t>(end), slice);
     for (const tier::TierEntry& entry : slice) least = std::min(least, entry.sequence);
+    ahead = ahead.subspan(std::min(ahead.size(), std::size_t{head->units} * unit_bytes));
     unit = static_cast<std::uint32_t>(end);
-    if (!slice.empty()) co_await found(slice);
+    co_await found(slice);
     co_await Yield();
   }
   region.FoundTable(unit, region.entries(), true);
@@ -136,16 +128,16 @@ Task<void> Recovery::Scan(DeviceRegions& device, std::uint32_t number, const Fou
 Task<void> Recovery::NoteMoreBehind(DeviceRegions& device, std::uint32_t number, std::uint32_t unit,
                                     Buffer& buffer) {
   const std::uint32_t unit_bytes = media_.geometry().unit;
-  const std::uint32_t end = media_.geometry().units() - 1;
+  const std::uint32_t end = std::min(media_.geometry().units() - 1, unit + kLookedBehindBytes / unit_bytes);
   const std::uint64_t epoch = device.at(number).epoch();
-  for (std::uint32_t pieces = 0; pieces < kLookedBehind && unit < end && device.in_service(); ++pieces) {
+  while (unit < end) {
     const std::uint32_t units = std::min(kScanBytes / unit_bytes, end - unit);
     const auto bytes = buffer.bytes().first(std::size_t{units} * unit_bytes);
     const Status read = co_await device.device().Read(buffer, bytes.size(), device.OffsetOf(number, unit));
     if (!read.ok()) co_return;
     for (std::uint32_t i = 0; i < units; ++i, ++unit) {
       const auto head = PeekBatch(bytes.subspan(std::size_t{i} * unit_bytes));
-      if (!head || head->epoch != epoch || head->unit != unit) continue;
+      if (!head || head->epoch != epoch) continue;
       media_.log().Log(LogLevel::kWarning, "flash device ", device.path(), ": region ",
                        number - device.first(), " goes on at unit ", unit,
                        " behind what is not whole; that was never acknowledged, or what is before it was "
@@ -154,14 +146,6 @@ Task<void> Recovery::NoteMoreBehind(DeviceRegions& device, std::uint32_t number,
     }
     co_await Yield();
   }
-}
-
-Task<void> Recovery::WriteTable(DeviceRegions& device, std::uint32_t number) {
-  const Status status = co_await tables_.Write(device, number);
-  if (status.ok() || !device.in_service()) co_return;
-  media_.log().Log(LogLevel::kWarning, status.message(), "; the table of region ", number - device.first(),
-                   " is not on it, and a restart reads the region");
-  device.at(number).KeepPages();
 }
 
 Task<void> Recovery::CloseOpen(std::uint32_t number, const Found& found) {
@@ -173,7 +157,7 @@ Task<void> Recovery::CloseOpen(std::uint32_t number, const Found& found) {
   if (records > 0) {
     media_.log().Log(LogLevel::kInfo, "flash device ", device.path(), ": region ", number - device.first(),
                      " was open; ", records, " records are found in it");
-    co_await WriteTable(device, number);
+    co_await tables_.Write(device, number);
   } else {
     // A region that was ready and got nothing is free once nothing can be found in it later either.
     (void)co_await device.WriteHeader(number, 0, 0);
@@ -191,13 +175,6 @@ Task<void> Recovery::GiveUp(std::uint32_t number) {
 }
 
 Task<void> Recovery::Settle(DeviceRegions& device) {
-  // The locators of regions that were closed just now.
-  const bool open =
-      std::ranges::any_of(open_, [&](std::uint32_t number) { return &media_.DeviceOf(number) == &device; });
-  if (open && device.in_service()) {
-    const Status status = co_await device.device().Sync();
-    if (!status.ok()) device.device().FailedFor("what a start found is not durable", status);
-  }
   for (std::uint32_t i = 0; i < device.count(); ++i) {
     device.Settle(device.first() + i);
     if (i % 256 == 255) co_await Yield();

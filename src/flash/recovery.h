@@ -33,7 +33,6 @@ class Recovery final {
   Task<void> Scan(DeviceRegions& device, std::uint32_t region, const Found& found);
   // Says so where a batch follows the end that was found.
   Task<void> NoteMoreBehind(DeviceRegions& device, std::uint32_t region, std::uint32_t unit, Buffer& buffer);
-  Task<void> WriteTable(DeviceRegions& device, std::uint32_t region);
   Task<void> GiveUp(std::uint32_t region);
   Task<void> Settle(DeviceRegions& device);
 

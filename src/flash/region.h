@@ -39,10 +39,9 @@ struct Batch final : ListNode<Batch> {
 
 // The state of a region that is being written, kept until its table is on the media.
 struct Writing {
-  Event header;               // it is durable, or the region has failed
+  Event header;               // it is durable, or the device is out of service
   List<Batch> batches;        // not yet decided, in the order of their units
   std::vector<Buffer> pages;  // of the table, what was acknowledged
-  bool failed = false;        // nothing is acknowledged any more
   std::uint32_t writers = 0;  // tasks that will look at this
 };
 

@@ -35,7 +35,16 @@ void Tables::Add(Region& region, const std::byte* entries, std::uint32_t count) 
   }
 }
 
-Task<Status> Tables::Write(DeviceRegions& device, std::uint32_t number) {
+Task<void> Tables::Write(DeviceRegions& device, std::uint32_t number) {
+  const Status status = co_await WriteWhole(device, number);
+  if (status.ok() || !device.in_service()) co_return;
+  media_.log().Log(LogLevel::kWarning, "flash device ", device.path(), ": the table of region ",
+                   number - device.first(), " is not on it (", status.message(),
+                   "); a restart reads the region");
+  device.at(number).KeepPages();
+}
+
+Task<Status> Tables::WriteWhole(DeviceRegions& device, std::uint32_t number) {
   const Region& region = device.at(number);
   std::vector<Buffer>& pages = region.writing()->pages;
   const auto count = static_cast<std::uint32_t>(pages.size());
@@ -112,7 +121,7 @@ Task<Status> Tables::Read(DeviceRegions& device, std::uint32_t number, Turn& tur
         slice.clear();
         Decode(number, page.data() + PageUsedBytes(at), std::min(head->entries - at, kSliceEntries), 1,
                region.used(), slice);
-        if (!slice.empty()) co_await found(slice);
+        co_await found(slice);
         co_await Yield();
       }
     }

@@ -32,8 +32,8 @@ class Tables final {
   // Encoded entries go to the table of a region that is being written.
   void Add(Region& region, const std::byte* entries, std::uint32_t count);
   // The table goes to the device, and its locator once all of the region is durable; which the locator is not
-  // yet.
-  Task<Status> Write(DeviceRegions& device, std::uint32_t region);
+  // yet. Where that fails the region keeps its pages, unless the device is out of service.
+  Task<void> Write(DeviceRegions& device, std::uint32_t region);
   // Pages as they are on the device, each checked for itself. kIoError: not all of them could be read.
   Task<Status> Read(DeviceRegions& device, std::uint32_t region, Turn& turn, const Found& found);
   // All entries are added to `all`, whether the table is on the device or could not be written. kIoError: as
@@ -44,6 +44,7 @@ class Tables final {
               std::uint32_t to, std::vector<tier::TierEntry>& out) const;
 
  private:
+  Task<Status> WriteWhole(DeviceRegions& device, std::uint32_t region);
   Task<void> Collect(std::vector<tier::TierEntry>& all, std::span<const tier::TierEntry> slice);
 
   Media& media_;

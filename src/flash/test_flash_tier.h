@@ -220,9 +220,10 @@ class TestOwner final : public tier::TierOwner {
 struct TierOn {
   TierOn(io::Loop& loop_in, FlashOptions options_in, std::uint64_t seed)
       : loop(loop_in), options(std::move(options_in)), random(seed), owner(loop.executor(), sequence) {
-    log = Logger::ToSink(LogLevel::kInfo, [this](LogLevel, std::string_view line) {
+    log = Logger::ToSink(LogLevel::kInfo, [this](LogLevel level, std::string_view line) {
       const std::scoped_lock lock(mutex);
       lines += Text(line, "\n");
+      if (level >= LogLevel::kWarning) warnings += Text(line, "\n");
     });
   }
   Status Open(std::vector<std::uint64_t> known = {}, std::uint64_t journal = 5,
@@ -328,12 +329,17 @@ struct TierOn {
     const std::scoped_lock lock(mutex);
     return lines.find(text) != std::string::npos;
   }
+  std::string Warnings() {
+    log.reset();
+    const std::scoped_lock lock(mutex);
+    return warnings;
+  }
 
   io::Loop& loop;
   FlashOptions options;
   Random random;
   std::mutex mutex;
-  std::string lines;
+  std::string lines, warnings;
   std::unique_ptr<Logger> log;
   BufferPool pool;
   std::uint64_t sequence = 100;
