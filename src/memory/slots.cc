@@ -29,7 +29,7 @@ SlotSize SlotSize::For(std::uint64_t record_bytes, std::uint32_t alignment) {
   CISTERN_ASSERT(record_bytes > 0);
   const std::uint64_t units = arena::RoundUp(record_bytes, alignment) / alignment;
   SlotSize size;
-  size.bytes = (RoundUnits(units > 1 ? units - 1 : 1) + 1) * alignment;
+  size.bytes = (RoundUnits(units - 1) + 1) * alignment;
   const std::uint64_t least = arena::Geometry{alignment, 1}.min_slot_bytes();
   if (size.bytes < least) size.bytes = least;
   while (size.chunk_headers * arena::kHeaderSpanBytes < arena::kMinSlotsPerChunk * size.bytes)
@@ -133,8 +133,8 @@ Slots::Chunk* Slots::ChunkOf(arena::Place place) const {
 // The slot's number, or chunk.slots where the place is not a slot's start.
 std::uint32_t Slots::SlotIn(const Chunk& chunk, arena::Place place) const {
   const std::uint64_t within = arena_.geometry().offset(place) - chunk.first * arena::kHeaderSpanBytes;
-  if (within % chunk.size.bytes != 0 || within / chunk.size.bytes >= chunk.slots) return chunk.slots;
-  return static_cast<std::uint32_t>(within / chunk.size.bytes);
+  // What the chunk's slots leave empty is less than one.
+  return within % chunk.size.bytes == 0 ? static_cast<std::uint32_t>(within / chunk.size.bytes) : chunk.slots;
 }
 
 arena::Place Slots::PlaceOf(const Chunk& chunk, std::uint32_t slot) const {
@@ -178,8 +178,7 @@ std::uint64_t Slots::SlotBytes(arena::Place place) const { return ChunkOf(place)
 
 bool Slots::FitsSoon(std::uint64_t record_bytes, NodeIndex node) const {
   const std::uint32_t headers = SlotSize::For(record_bytes, arena_.geometry().alignment).chunk_headers;
-  if (open_ >= coming_ || plan_.IsFar(plan_.Of(open_)) != plan_.IsFar(node)) return false;
-  if (headers == 1) return true;
+  if (plan_.IsFar(plan_.Of(open_)) != plan_.IsFar(node)) return false;
   // Of the run that the next header belongs to, the open ones may be in use.
   std::uint32_t run = open_ / headers * headers;
   for (std::uint32_t header = run; header < open_; ++header) {
@@ -221,7 +220,6 @@ Result<arena::Place> Slots::Allocate(std::uint64_t record_bytes, NodeIndex node)
   const bool far = plan_.IsFar(node);
   const std::uint32_t begin = far ? plan_.near() : 0;
   const std::uint32_t nodes = far ? plan_.nodes() - plan_.near() : plan_.near();
-  if (nodes == 0) return Error(Status(Code::kBusy));
   const std::uint32_t first = (node < plan_.nodes() ? node : LeastUsed(far)) - begin;
   for (std::uint32_t i = 0; i < nodes; ++i) {
     const auto on = static_cast<NodeIndex>(begin + (first + i) % nodes);
@@ -270,7 +268,7 @@ bool Slots::TakeHeadersAt(std::uint32_t first, std::uint32_t count) {
   const std::uint32_t piece = plan_.run() == 0 ? count : std::min(count, plan_.run());
   for (std::uint32_t taken = 0; taken < count; taken += piece) {
     if (FreeOf(first + taken).TakeAt(first + taken, piece)) continue;
-    if (taken > 0) GiveHeaders(first, taken);
+    GiveHeaders(first, taken);
     return false;
   }
   return true;
@@ -402,7 +400,6 @@ bool Slots::OthersIdle(std::uint64_t record_bytes, NodeIndex node) const {
 std::optional<Slots::Cost> Slots::CostOfEmptying(HeaderRange* range, SlotSize size) const {
   Cost cost;
   for (std::uint32_t i = range->first; i < range->first + range->count;) {
-    if (Emptying(i)) return std::nullopt;
     if (first_of_[i] == kNoHeader) {
       i++;
       continue;
@@ -420,12 +417,10 @@ std::optional<Slots::Cost> Slots::CostOfEmptying(HeaderRange* range, SlotSize si
 }
 
 std::optional<HeaderRange> Slots::BestToEmpty(std::uint64_t record_bytes, bool idle_only, NodeIndex node) {
+  CISTERN_ASSERT(!emptying_);
   const SlotSize size = SlotSize::For(record_bytes, arena_.geometry().alignment);
   const std::uint32_t runs = open_ / size.chunk_headers;
-  if (runs == 0) return std::nullopt;
-  std::uint32_t looks = kLookHeaders / size.chunk_headers;
-  if (looks == 0) looks = 1;
-  if (looks > runs) looks = runs;
+  const std::uint32_t looks = std::min(kLookHeaders / size.chunk_headers, runs);
   std::optional<HeaderRange> best;
   Cost least;
   for (std::uint32_t i = 0; i < looks; ++i) {
@@ -441,20 +436,17 @@ std::optional<HeaderRange> Slots::BestToEmpty(std::uint64_t record_bytes, bool i
 }
 
 void Slots::StartEmptying(const HeaderRange& range) {
-  StopEmptying();
-  std::uint32_t in_use = 0;
+  CISTERN_ASSERT(!emptying_);
   for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
     if (first_of_[i] == kNoHeader) {
       FreeOf(i).TakeAt(i, 1);
       continue;
     }
-    in_use++;
     Chunk& chunk = *chunks_[first_of_[i]];
     CISTERN_ASSERT(chunk.first >= range.first && chunk.size.chunk_headers <= range.count);
     if (chunk.linked) Unlink(chunk);
   }
   emptying_ = range;
-  if (in_use == 0) StopEmptying();
 }
 
 void Slots::StopEmptying() {
@@ -542,8 +534,8 @@ HeaderRange Slots::closed() const {
 
 bool Slots::AdoptChunk(std::uint32_t first, SlotSize size) {
   const std::uint32_t alignment = arena_.geometry().alignment;
-  if (size.bytes == 0 || size.bytes > 2 * kMaxBodyBytes || size.bytes % alignment != 0) return false;
-  if (SlotSize::For(size.bytes, alignment) != size || size.Number(alignment) >= kSizeNumbers) return false;
+  if (size.bytes == 0 || size.bytes > 2 * kMaxBodyBytes || SlotSize::For(size.bytes, alignment) != size)
+    return false;
   if (first % size.chunk_headers != 0 || !TakeHeadersAt(first, size.chunk_headers)) return false;
   NewChunk(first, size);
   adopting_ = true;

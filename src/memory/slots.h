@@ -43,7 +43,7 @@ struct SlotSize {
   std::uint32_t chunk_headers = 1;  // a power of two
   // The smallest that holds a record of `record_bytes` (at least 1).
   static SlotSize For(std::uint64_t record_bytes, std::uint32_t alignment);
-  // Sizes numbered from small to large, without a gap; of records that may be, less than kSizeNumbers.
+  // Sizes numbered from small to large, without a gap; up to 2 * kMaxBodyBytes, less than kSizeNumbers.
   std::uint8_t Number(std::uint32_t alignment) const;
   friend bool operator==(const SlotSize&, const SlotSize&) = default;
 };
@@ -124,11 +124,11 @@ class Slots final {
   // Of some aligned runs of headers that would serve a record of so many bytes (looking goes on at the next
   // call where it stopped), the one that leaves the fewest bytes without a free slot of their size elsewhere,
   // and of these the one with the fewest bytes in use; without a pin in it. None when all it looked at are
-  // pinned, or, for `idle_only`, leave any. Near or far, as the node is.
+  // pinned, or, for `idle_only`, leave any. Near or far, as the node is. Nothing is being emptied.
   std::optional<HeaderRange> BestToEmpty(std::uint64_t record_bytes, bool idle_only = false,
                                          NodeIndex node = kAnyNode);
   // No slot of the range is given out any more; when its last one is freed it becomes one free run. One range
-  // at a time: an earlier one is let go first.
+  // at a time.
   void StartEmptying(const HeaderRange& range);
   void StopEmptying();
   const std::optional<HeaderRange>& emptying() const { return emptying_; }

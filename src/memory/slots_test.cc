@@ -11,12 +11,13 @@
 
 #include "arena/protocol.h"
 #include "arena/test_arena.h"
+#include "base/event.h"
+#include "base/task.h"
 #include "memory/free_headers.h"
+#include "memory/test_slots.h"
 
 namespace cistern::memory {
 namespace {
-
-constexpr std::uint64_t kKiB = 1024, kMiB = 1024 * kKiB;
 
 TEST(SlotSizeTest, R14WasteIsAtMostAnEighth) {
   for (std::uint32_t alignment : {512u, 4096u}) {
@@ -45,6 +46,21 @@ TEST(SlotSizeTest, R14WasteIsAtMostAnEighth) {
       EXPECT_GT(size.bytes, before);
       before = size.bytes;
     }
+  }
+}
+
+// Slots of two sizes under one number would be given out for one another.
+TEST(SlotSizeTest, SizesAreNumberedInTheirOrderWithoutAGap) {
+  for (std::uint32_t alignment : {512u, 4096u}) {
+    SlotSize size = SlotSize::For(1, alignment);
+    EXPECT_EQ(size.bytes, (arena::Geometry{alignment, 1}.min_slot_bytes()));
+    for (;;) {
+      const SlotSize next = SlotSize::For(size.bytes + 1, alignment);
+      ASSERT_EQ(next.Number(alignment), size.Number(alignment) + 1) << next.bytes;
+      if (next.bytes > 2 * kMaxBodyBytes) break;
+      size = next;
+    }
+    EXPECT_LT(size.Number(alignment), kSizeNumbers);
   }
 }
 
@@ -83,15 +99,6 @@ TEST(FreeHeadersTest, RunsAreAlignedDisjointAndJoinAgain) {
   }
 }
 
-class SlotsTest : public testing::Test {
- protected:
-  SlotsTest() { arena::Uncarve(words_, node_.arena, 0, 1); }
-
-  arena::RealWords words_;
-  arena::TestArena<arena::RealWords> node_{words_, 8192, {4096, 12}};
-  Slots slots_{words_, node_.arena};
-};
-
 TEST_F(SlotsTest, SlotsAreDisjointAndReadersFindThem) {
   std::mt19937_64 random(7);
   std::map<std::uint64_t, std::uint64_t> used;  // offset -> bytes
@@ -128,6 +135,7 @@ TEST_F(SlotsTest, SlotsAreDisjointAndReadersFindThem) {
   }
   EXPECT_GT(busy, 0) << "the arena was never full";
   for (arena::Place place : places) slots_.Free(place);
+  for (arena::Place place : places) EXPECT_FALSE(arena::CheckPlace(words_, node_.arena, place, 1));
   EXPECT_EQ(slots_.counts().free_headers, slots_.counts().headers) << "empty chunks serve any size again";
   EXPECT_EQ(slots_.counts().used_bytes, 0u);
   EXPECT_TRUE(slots_.Allocate(record::RecordBytes(slots_.max_body_bytes(), 4096)));
@@ -146,6 +154,57 @@ TEST_F(SlotsTest, CapacityIsWhatAnEmptyArenaTakes) {
   }
 }
 
+TEST_F(SlotsTest, R14AFreeSlotIsFoundInWhicheverChunkItLies) {
+  std::mt19937_64 random(5);
+  const std::uint64_t all = Slots::Capacity(node_.arena.geometry(), kLarge);
+  std::vector<arena::Place> places;
+  for (int i = 0; i < 20'000; ++i) {
+    if (random() % 100 < (i / 1'000 % 2 == 0 ? 60 : 40)) {
+      const Result<arena::Place> place = slots_.Allocate(kLarge);
+      ASSERT_EQ(place.has_value(), places.size() < all) << places.size();
+      if (place) places.push_back(*place);
+    } else if (!places.empty()) {
+      std::swap(places[random() % places.size()], places.back());
+      slots_.Free(places.back());
+      places.pop_back();
+    }
+  }
+}
+
+TEST(ShortestSlotsTest, R14EachIsGivenOutOnce) {
+  arena::RealWords words;
+  arena::TestArena<arena::RealWords> node{words, 4096, {512, 1}};
+  arena::Uncarve(words, node.arena, 0, 1);
+  Slots slots(words, node.arena);
+  std::vector<arena::Place> places;
+  while (const Result<arena::Place> place = slots.Allocate(1)) places.push_back(*place);
+  EXPECT_EQ(places.size(), 8192u);
+  std::ranges::sort(places);
+  EXPECT_TRUE(std::ranges::adjacent_find(places) == places.end());
+  for (const std::size_t at : {8191u, 4096u, 4095u, 64u, 63u, 0u}) {
+    slots.Free(places[at]);
+    EXPECT_EQ(slots.Allocate(1), places[at]);
+  }
+}
+
+TEST_F(SlotsTest, WhoWaitsLooksAgainWhenASlotOrAHeaderIsFreeOrNothingPinsOne) {
+  SimulatedClock clock;
+  Executor executor(clock);
+  const auto wait = [](Executor&, Event& event) -> Task<> { co_await event.Wait(); };
+  const auto wakes = [&](auto&& act) {
+    const Task<> waits = wait(executor, slots_.loosened());
+    act();
+    executor.RunReady(1);
+    return waits.done();
+  };
+  const std::vector<arena::Place> places = Fill(slots_, kLarge);
+  slots_.Pin(places[0]);
+  EXPECT_TRUE(wakes([&] { slots_.Unpin(places[0]); }));
+  EXPECT_TRUE(wakes([&] { slots_.Free(places[0]); }));
+  slots_.CloseHeader();
+  EXPECT_TRUE(wakes([&] { slots_.OpenHeader(); }));
+}
+
 TEST_F(SlotsTest, BlocksPastTheLimitAreRefusedWithNumbers) {
   EXPECT_EQ(slots_.max_body_bytes(), 12 * kMiB);
   EXPECT_TRUE(slots_.CheckBody(12 * kMiB).ok());
@@ -154,42 +213,6 @@ TEST_F(SlotsTest, BlocksPastTheLimitAreRefusedWithNumbers) {
   EXPECT_NE(status.message().find("12582913"), std::string::npos);
   EXPECT_NE(status.message().find("12582912"), std::string::npos);
   EXPECT_EQ(slots_.CheckBody(0).code(), Code::kInvalid);
-}
-
-TEST_F(SlotsTest, R14AChunkChangesItsSizeWhenItsSlotsAreGone) {
-  const std::uint64_t small = record::RecordBytes(1 * kMiB, 4096),
-                      large = record::RecordBytes(7 * kMiB, 4096);
-  std::vector<arena::Place> places;
-  while (Result<arena::Place> place = slots_.Allocate(small)) places.push_back(*place);
-  EXPECT_FALSE(slots_.Allocate(large));
-  // One slot of the second pair of headers stays; the third is pinned.
-  const arena::Geometry& geometry = node_.arena.geometry();
-  std::vector<arena::Place> kept;
-  for (arena::Place place : places) {
-    std::uint32_t header = geometry.header_of(place);
-    bool first = geometry.offset(place) % arena::kHeaderSpanBytes == 0;
-    if (header / 2 == 2 && first) slots_.Pin(place);
-    if (header / 2 == 2 || header / 2 != 1 || first) {
-      kept.push_back(place);
-    } else {
-      slots_.Free(place);
-    }
-  }
-  std::optional<HeaderRange> range = slots_.BestToEmpty(large);
-  ASSERT_TRUE(range);
-  EXPECT_EQ(*range, (HeaderRange{2, 2}));
-  slots_.StartEmptying(*range);
-  std::uint64_t cursor = 0;
-  arena::Place batch[1];
-  std::vector<arena::Place> victims;
-  while (slots_.UsedIn(*range, &cursor, batch) == 1) victims.push_back(batch[0]);
-  EXPECT_EQ(victims.size(), 2u);
-  EXPECT_FALSE(slots_.Allocate(small)) << "what is being emptied is not filled again";
-  for (arena::Place place : victims) slots_.Free(place);
-  EXPECT_FALSE(slots_.emptying());
-  Result<arena::Place> place = slots_.Allocate(large);
-  ASSERT_TRUE(place);
-  EXPECT_EQ(geometry.header_of(*place), 2u);
 }
 
 // As many headers are free as a chunk takes, and no two of them lie together.
@@ -202,6 +225,7 @@ TEST_F(SlotsTest, R14RoomIsWhatAllocateWouldGive) {
     ASSERT_TRUE(place.has_value());
     places.push_back(*place);
   }
+  EXPECT_FALSE(slots_.Allocate(small).has_value());
   ASSERT_EQ(slots_.counts().free_headers, 0u);
   for (const arena::Place place : places) {
     if (slots_.arena().geometry().header_of(place) % 2 == 0) slots_.Free(place);
@@ -214,77 +238,6 @@ TEST_F(SlotsTest, R14RoomIsWhatAllocateWouldGive) {
   }
   EXPECT_TRUE(slots_.HasRoom(large));
   EXPECT_TRUE(slots_.Allocate(large).has_value());
-}
-
-TEST_F(SlotsTest, StoppedEmptyingGivesTheSlotsBack) {
-  const std::uint64_t small = record::RecordBytes(1 * kMiB, 4096),
-                      large = record::RecordBytes(7 * kMiB, 4096);
-  std::vector<arena::Place> places;
-  while (Result<arena::Place> place = slots_.Allocate(small)) places.push_back(*place);
-  std::optional<HeaderRange> range = slots_.BestToEmpty(large);
-  ASSERT_TRUE(range);
-  slots_.StartEmptying(*range);
-  std::uint64_t cursor = 0;
-  arena::Place batch[40];
-  std::size_t count = slots_.UsedIn(*range, &cursor, batch);
-  ASSERT_EQ(count, 40u);
-  for (arena::Place place : batch) slots_.Free(place);
-  slots_.StopEmptying();
-  for (int i = 0; i < 40; ++i) EXPECT_TRUE(slots_.Allocate(small)) << i;
-  EXPECT_FALSE(slots_.Allocate(small));
-}
-
-// Headers close and open while slots come and go.
-void ResizeAtRandom(Slots& slots) {
-  std::mt19937_64 random(11);
-  const std::uint32_t all = slots.headers();
-  const arena::Geometry& geometry = slots.arena().geometry();
-  std::vector<arena::Place> places;
-  const auto free_one = [&](std::size_t at) {
-    slots.Free(places[at]);
-    places[at] = places.back();
-    places.pop_back();
-  };
-  for (int i = 0; i < 200; ++i) {
-    while (slots.headers() > 1 + random() % all) slots.CloseHeader();
-    while (slots.headers() < all && random() % 4 != 0) slots.OpenHeader();
-    for (int k = 0; k < 300; ++k) {
-      const std::uint64_t body = 1 + random() % (slots.max_body_bytes() >> random() % 12);
-      const Result<arena::Place> place = slots.Allocate(record::RecordBytes(body, 4096));
-      if (!place || random() % 2 == 0) {
-        if (!places.empty()) free_one(random() % places.size());
-      }
-      if (!place) continue;
-      const std::uint64_t end = geometry.offset(*place) + slots.SlotBytes(*place);
-      ASSERT_LE(end, slots.bytes()) << "in a closed header";
-      places.push_back(*place);
-    }
-    // What lies in closed headers is all that keeps them.
-    const HeaderRange closed = slots.closed();
-    std::uint64_t cursor = 0;
-    std::vector<arena::Place> used(100'000);
-    used.resize(slots.UsedIn(closed, &cursor, used));
-    ASSERT_EQ(slots.closed_in_use() == 0, used.empty());
-    if (i % 3 != 0) continue;
-    for (const arena::Place place : used)
-      free_one(static_cast<std::size_t>(std::ranges::find(places, place) - places.begin()));
-    ASSERT_EQ(slots.closed_in_use(), 0u);
-  }
-  while (slots.headers() < all) slots.OpenHeader();
-  for (const arena::Place place : places) slots.Free(place);
-  EXPECT_EQ(slots.counts().free_headers, all);
-  EXPECT_EQ(slots.counts().used_bytes, 0u);
-  EXPECT_EQ(slots.counts().slots, 0u);
-  const Result<arena::Place> longest = slots.Allocate(record::RecordBytes(slots.max_body_bytes(), 4096));
-  ASSERT_TRUE(longest);
-  slots.Free(*longest);
-}
-
-TEST_F(SlotsTest, R14ClosedHeadersGiveOutNothingAndComeBackWhole) {
-  ResizeAtRandom(slots_);
-  Slots divided(words_, node_.arena, NodePlan(2, 12));
-  ASSERT_EQ(divided.plan().run(), 2u);
-  ResizeAtRandom(divided);
 }
 
 TEST_F(SlotsTest, ASlotIsOfTheNodeThatIsAskedForAsLongAsThatHasOne) {
@@ -338,16 +291,35 @@ TEST_F(SlotsTest, AFarSlotIsForWhoAsksForOneAndNothingIsEmptiedThereForANearOne)
   EXPECT_EQ(slots.plan().Of(range->first), 2);
 }
 
+TEST_F(SlotsTest, OfSeveralFarNodesTheOneWithTheLeastInUseGivesTheSlot) {
+  const std::uint32_t shares[] = {1, 1, 1, 1};
+  Slots slots(words_, node_.arena, NodePlan(shares, 1, 12));
+  for (int i = 0; i < 9; ++i) {
+    const SlotKind kind = slots.KindFor(kSmall, kAnyFar);
+    const Result<arena::Place> place = slots.Allocate(kSmall, kAnyFar);
+    ASSERT_TRUE(place);
+    EXPECT_EQ(slots.KindAt(*place), kind);
+    EXPECT_EQ(slots.NodeOf(*place), 1 + i % 3);
+  }
+}
+
 TEST_F(SlotsTest, P7AChunkThatIsLongerThanARunOfNodesIsAdoptedAllTheSame) {
   const SlotSize size = SlotSize::For(record::RecordBytes(14 * kMiB, 4096), 4096);
   ASSERT_EQ(size.chunk_headers, 4u);
   arena::Carve(words_, node_.arena, 4, size.chunk_headers, size.bytes);
-  Slots slots(words_, node_.arena, NodePlan(2, 12));
+  Slots slots(words_, node_.arena, NodePlan(3, 12));
   EXPECT_GT(size.chunk_headers, slots.plan().run());
+  EXPECT_FALSE(slots.CanHold(size.bytes));
   ASSERT_TRUE(slots.AdoptChunk(4, size));
+  EXPECT_TRUE(slots.CanHold(size.bytes));
   EXPECT_FALSE(slots.AdoptChunk(4, size)) << "it is not free any more";
+  // Of what is free in part nothing is taken.
+  ASSERT_TRUE(slots.AdoptChunk(2, SlotSize::For(kLarge, 4096)));
+  EXPECT_FALSE(slots.AdoptChunk(0, size));
+  ASSERT_TRUE(slots.AdoptChunk(0, SlotSize::For(kLarge, 4096)));
   slots.EndAdoption();
   EXPECT_EQ(slots.counts().free_headers, 12u);
+  EXPECT_EQ(Fill(slots, kLarge).size(), Slots::Capacity(node_.arena.geometry(), kLarge));
 }
 
 // Of a node that an arena is divided among: no run is too short for what CheckBody lets in.
@@ -378,21 +350,8 @@ TEST_F(SlotsTest, P7AChunkStaysUntilTheEndOfAdoption) {
   slots.EndAdoption();
   EXPECT_EQ(slots.counts().chunks, 0u);
   EXPECT_EQ(slots.counts().free_headers, slots.counts().headers);
-}
-
-TEST_F(SlotsTest, R14PinnedChunksAreNotProposed) {
-  const std::uint64_t small = record::RecordBytes(1 * kMiB, 4096),
-                      large = record::RecordBytes(7 * kMiB, 4096);
-  std::vector<arena::Place> places;
-  while (Result<arena::Place> place = slots_.Allocate(small)) {
-    places.push_back(*place);
-    slots_.Pin(*place);
-  }
-  EXPECT_FALSE(slots_.BestToEmpty(large));
-  for (arena::Place place : places) {
-    if (node_.arena.geometry().header_of(place) / 2 == 4) slots_.Unpin(place);
-  }
-  EXPECT_EQ(slots_.BestToEmpty(large), (HeaderRange{8, 2}));
+  slots.Free(*slots.Allocate(size.bytes));
+  EXPECT_EQ(slots.counts().chunks, 0u);
 }
 
 // What a header says under a check that holds, and a place that an entry says.
@@ -407,6 +366,8 @@ TEST_F(SlotsTest, R1OnlyChunksAndPlacesThatItWouldGiveOutItselfAreAdopted) {
         SlotSize{bytes, 0}, SlotSize{3 * kMaxBodyBytes, 1}, SlotSize{1ull << 60, 1}}) {
     EXPECT_FALSE(slots.AdoptChunk(0, wrong)) << wrong.bytes << " in " << wrong.chunk_headers;
   }
+  EXPECT_FALSE(slots.AdoptChunk(1, SlotSize::For(kLarge, geometry.alignment)))
+      << "not a multiple of its length";
   EXPECT_EQ(slots.counts().chunks, 0u);
   ASSERT_TRUE(slots.AdoptChunk(0, size));
   EXPECT_FALSE(slots.AdoptChunk(0, size)) << "it is taken";
