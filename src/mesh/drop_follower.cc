@@ -67,7 +67,7 @@ bool DropFollower::IsLately(const std::optional<Instant>& since) {
 
 bool DropFollower::MakesDurable() {
   // A device that hangs refuses nothing.
-  return IsLately(refused_since_) && (durable_calls_.empty() || IsLately(*durable_calls_.begin()));
+  return IsLately(refused_since_) && (store_calls_.empty() || IsLately(*store_calls_.begin()));
 }
 
 bool DropFollower::CanFollow() { return IsLately(unread_since_) && MakesDurable(); }
@@ -285,7 +285,7 @@ Task<void> DropFollower::DiscardAll() {
 Task<void> DropFollower::Discard(Task<Status> (LocalStore::*what)()) {
   for (;;) {
     {
-      const DurableCall call(*this);
+      const StoreCall call(*this);
       const Status discarded = co_await (store_.*what)();
       Note(discarded);
       if (discarded.ok()) co_return;
@@ -314,7 +314,7 @@ Task<void> DropFollower::List(std::int64_t revision, const std::vector<CellDrop>
 }
 
 Task<void> DropFollower::StoreIsIdle() {
-  while (store_calls_ > 0) co_await store_idle_.Wait();
+  while (!store_calls_.empty()) co_await store_idle_.Wait();
 }
 
 Task<void> DropFollower::Adopt(Snapshot snapshot) {
@@ -573,7 +573,7 @@ Task<void> DropFollower::Settle() {
     }
     Status status;
     {
-      const DurableCall call(*this);
+      const StoreCall call(*this);
       status = co_await store_.Settle(wanted);
     }
     Note(status);
