@@ -284,6 +284,7 @@ Task<void> DropFollower::DiscardAll() {
 
 Task<void> DropFollower::Discard(Task<Status> (LocalStore::*what)()) {
   for (;;) {
+    if (ends_) co_await forever_.Wait();
     {
       const StoreCall call(*this);
       const Status discarded = co_await (store_.*what)();
@@ -295,6 +296,7 @@ Task<void> DropFollower::Discard(Task<Status> (LocalStore::*what)()) {
 }
 
 Task<void> DropFollower::Begin(const std::vector<CellDrop>& drops) {
+  if (ends_) co_await forever_.Wait();
   const StoreCall call(*this);
   co_await store_.Begin(drops);
 }
@@ -313,7 +315,8 @@ Task<void> DropFollower::List(std::int64_t revision, const std::vector<CellDrop>
   }
 }
 
-Task<void> DropFollower::StoreIsIdle() {
+Task<void> DropFollower::EndStoreCalls() {
+  ends_ = true;
   while (!store_calls_.empty()) co_await store_idle_.Wait();
 }
 
@@ -565,6 +568,7 @@ Task<Conclusion> DropFollower::Take(std::vector<WatchEvent> events, std::int64_t
 
 Task<void> DropFollower::Settle() {
   for (;;) {
+    if (ends_) co_await forever_.Wait();
     const Standing wanted{state_.history, state_.past.cluster_id, state_.past.highest_revision, state_.seen,
                           state_.last_seen};
     if (wanted.history == settled_.history && wanted.applied == settled_.applied) {

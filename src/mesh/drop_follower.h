@@ -63,8 +63,9 @@ class DropFollower final {
   bool CanFollow();
   // Makes durable what has begun, for ever; `applied` follows `seen`.
   Task<void> Settle();
-  // Waits for a moment in which nothing is asked of the store.
-  Task<void> StoreIsIdle();
+  // Asks nothing more of the store, and waits for what it was asked. Then all tasks of this end by being
+  // dropped.
+  Task<void> EndStoreCalls();
 
  private:
   // A call of the store that is under way: it makes something durable, or may wait for what does.
@@ -164,7 +165,8 @@ class DropFollower final {
   Status refused_;                                       // what the store said last
   std::multiset<Instant> store_calls_;                   // since when each is under way
   Standing settled_;
-  Event store_idle_;
+  bool ends_ = false;
+  Event store_idle_, forever_;
 };
 
 }  // namespace cistern::mesh
