@@ -105,6 +105,21 @@ TEST_F(CellReadingTest, R10EveryPageOfDropsAndOfEndsIsReadAndEachIsAsOldAsItWas)
   ExpectThatAllKnowWhatIsKept();
 }
 
+// Of what is behind the floor nothing is looked at.
+TEST_F(CellReadingTest, PageThatIsTooLongForOneAnswerIsReadInParts) {
+  constexpr std::size_t kSmall = CellLimits::kPageKeys, kLarge = 400;
+  StartCell(1);
+  cell_.Kill(node(0));
+  for (std::size_t n = 0; n < kSmall; ++n) Commit(keys_.Drops() + CellKeys::BatchName(7, n), "small");
+  for (std::size_t n = 0; n < kLarge; ++n)
+    Commit(keys_.Drops() + CellKeys::BatchName(8, n), std::string(DropLimits::kBatchBytes, 'x'));
+  static_assert(kLarge * DropLimits::kBatchBytes * 4 / 3 > etcd::Limits::kAnswerBytes);
+  Commit(keys_.Floor(), CellFloor{cell_.etcd.header().revision, 0}.Encode());
+  cell_.Start(node(0));
+  ASSERT_TRUE(Settled());
+  EXPECT_GT(member(0).state().kept_drops.bytes(), kLarge * DropLimits::kBatchBytes);
+}
+
 // Whatever it has asked by then, and whether it joins or reads all as a member.
 TEST_F(CellReadingTest, R10WhatChangesWhileAMemberReadsAllIsNeitherMissedNorASignOfAnotherEtcd) {
   cell_.etcd.SetLags({.answer_us = 10'000, .event_us = 1'000, .lapse_us = 0});

@@ -24,6 +24,18 @@ std::uint64_t ChangeHash(const std::string& key, bool put) {
   return SplitMix(BatchHash(key) + (put ? 1 : 0));
 }
 
+// Of a key of the cell's drops that is read.
+constexpr std::uint32_t kTouchesOfBatch = 4;
+
+// So many as this page's have about as many bytes as a page of the largest.
+std::int64_t KeysOfNextPage(const etcd::RangeAnswer& page) {
+  std::uint64_t bytes = page.keys.size();
+  for (const etcd::KeyValue& key : page.keys) bytes += key.key.size() + key.value.size();
+  const std::uint64_t keys =
+      CellLimits::kPageKeys * DropLimits::kBatchBytes * page.keys.size() / std::max<std::uint64_t>(bytes, 1);
+  return std::max(CellLimits::kPageKeys, static_cast<std::int64_t>(keys));
+}
+
 Conclusion OtherHistory() {
   return {What::kJoinAnew, Status(Code::kMismatch, "the cell's history is another one")};
 }
@@ -191,6 +203,8 @@ Task<Conclusion> DropFollower::Join() {
 
 Task<void> DropFollower::AddBatches(etcd::RangeAnswer page, bool ends, Snapshot* snapshot) {
   for (const etcd::KeyValue& key : page.keys) {
+    steps_.Count(kTouchesOfBatch);
+    if (steps_.Spent()) co_await Yield();
     const BatchMark mark{key.mod_revision, BatchHash(key.key)};
     snapshot->known.Add(mark, ends);
     NoteChange(snapshot->last_changes, key.key, key.mod_revision, true);
@@ -250,16 +264,21 @@ Task<Conclusion> DropFollower::ReadSnapshot(Snapshot* snapshot) {
   for (const bool ends : {false, true}) {
     etcd::RangeAnswer page = std::move(answer->ranges[kLookRanges + (ends ? 2 : 1)]);
     const KeyRange all = KeyRange::Prefix(ends ? keys_.Ends() : keys_.Drops());
+    std::int64_t most = CellLimits::kMostPageKeys;
     while (!page.keys.empty()) {
       // Behind the last key, as of the same revision.
       etcd::RangeRequest rest{.keys = {page.keys.back().key + '\0', all.end},
                               .revision = answer->header.revision,
-                              .limit = CellLimits::kPageKeys};
+                              .limit = std::min(most, KeysOfNextPage(page))};
       const bool goes_on = page.more;
       co_await AddBatches(std::exchange(page, {}), ends, snapshot);
       if (!goes_on) break;
-      const Instant deadline = executor().Now().PlusUs(CellLimits::kCallUs);
-      auto next = co_await etcd_.Range(std::move(rest), deadline);
+      auto next = co_await etcd_.Range(rest, executor().Now().PlusUs(CellLimits::kCallUs));
+      if (!next && rest.limit > CellLimits::kPageKeys) {
+        // They may be larger than those before them.
+        rest.limit = most = CellLimits::kPageKeys;
+        next = co_await etcd_.Range(std::move(rest), executor().Now().PlusUs(CellLimits::kCallUs));
+      }
       if (!next) co_return Unreached(next.error());
       page = std::move(*next);
     }
@@ -377,8 +396,7 @@ Task<Conclusion> DropFollower::ReadAll() {
 }
 
 Task<Conclusion> DropFollower::ReadAgain() {
-  // The next watch begins with the last put. One of long ago may be compacted too, or a key that came and
-  // went behind it, which is not read and would look like another etcd's.
+  // The next watch begins with the last put, and one of long ago may be compacted too.
   const Status written = co_await membership_.WriteAgain();
   Conclusion read{What::kUnreached, written};
   if (written.ok()) read = co_await ReadAll();
