@@ -46,6 +46,8 @@ struct CellState {
   explicit CellState(std::uint64_t seed) : list(seed) {}
   Answered own() const { return {history, applied, last_applied}; }
 
+  bool reading = false;  // it has its key, and reads what it is to have seen before it has joined
+
   EtcdPast past;
   Witness witness;
   std::uint64_t history = 0;          // that all below belongs to; 0: none yet

@@ -191,7 +191,10 @@ Task<Conclusion> DropFollower::Join() {
   if (Conclusion agreed = co_await AgreeOnHistory(&history_revision); agreed.what != What::kGoOn)
     co_return agreed;
   if (Status status = co_await membership_.Enter(history_revision); !status.ok()) co_return Unreached(status);
+  state_.reading = true;
+  state_.changed.Pulse();
   Conclusion read = co_await ReadAll();
+  state_.reading = false;
   if (read.what != What::kGoOn) co_return read;
   state_.joined = true;
   state_.trouble = Status();

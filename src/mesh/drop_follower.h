@@ -61,6 +61,8 @@ class DropFollower final {
   // False: for kUnfitUs it could not read etcd, or the store did not begin, or make durable, what it was
   // given.
   bool CanFollow();
+  // False: for kUnfitUs the store did not begin, or make durable, what it was given.
+  bool MakesDurable();
   // Makes durable what has begun, for ever; `applied` follows `seen`.
   Task<void> Settle();
   // Asks nothing more of the store, and waits for what it was asked. Then all tasks of this end by being
@@ -141,8 +143,6 @@ class DropFollower final {
   Task<void> Begin(const std::vector<CellDrop>& drops);
   Conclusion Unreached(const Status& why);
   bool IsLately(const std::optional<Instant>& since);
-  // False: for kUnfitUs the store did not begin, or make durable, what it was given.
-  bool MakesDurable();
   // What the store said that was to make something durable.
   void Note(const Status& durable);
   Instant Soon(std::int64_t least_us, std::int64_t most_us);
