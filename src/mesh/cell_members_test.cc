@@ -335,6 +335,27 @@ TEST_F(CellTest, LeavingMemberIsNotWaitedFor) {
   EXPECT_EQ(receipt->members, 1u);
 }
 
+TEST_F(CellTest, MemberLeavesSoonHoweverSteadilyDropsCome) {
+  StartCell(1);
+  cell_.faults.sync_us = 100'000;
+  cell_.Start(cell_.Add("b"));
+  ASSERT_TRUE(Settled());
+  const auto dropping = [](TestCell& cell, Member& by, SharedNamespace name) -> Task<void> {
+    for (std::uint64_t n = 0;; ++n) {
+      const std::vector<BlockKey> key(1, KeyOf(n));
+      CellDrop drop = DropOfKeys(name, key);
+      (void)co_await by.Drop(std::move(drop), DropWait::kDurable, cell.clock.Now().PlusUs(kSecond));
+      (void)co_await SleepUntil(cell.clock.Now().PlusUs(2'000));
+    }
+  };
+  node(0).calls->Spawn(dropping(cell_, member(0), name_));
+  cell_.RunFor(kSecond);
+  auto leaving = member(1).Leave(cell_.clock.Now().PlusUs(60 * kSecond));
+  EXPECT_TRUE(cell_.RunUntil(2 * kSecond, [&] { return leaving.done(); }));
+  cell_.Kill(node(0));
+  cell_.loop->BlockOn(std::move(leaving));
+}
+
 // Its process goes on until its store has ended.
 TEST_F(CellTest, NothingIsAskedOrKeptOfAMemberThatLeft) {
   StartCell(3);

@@ -105,6 +105,66 @@ TEST_F(CellReadingTest, R10EveryPageOfDropsAndOfEndsIsReadAndEachIsAsOldAsItWas)
   ExpectThatAllKnowWhatIsKept();
 }
 
+// A start keeps its clients waiting as long, and other members' drops wait for it: the fewer pages the
+// better.
+TEST_F(CellReadingTest, R10MemberSaysThatItReadsUntilWhatWasDroppedHasBegun) {
+  constexpr std::uint64_t kBatches = 64 * CellLimits::kPageKeys;
+  StartCell(2);
+  Put(1, {KeyOf(1)});
+  ASSERT_TRUE(AllIsDurable(1));
+  cell_.Kill(node(1));
+  std::vector<etcd::Operation> puts;
+  for (std::uint64_t n = 0; n < kBatches; ++n) {
+    const std::string name = CellKeys::BatchName(7, n);
+    puts.push_back(PutOf(keys_.Drops() + name, EncodeBatch({DropOfKeys(name_, {KeyOf(1'000 + n)})})));
+    if (puts.size() == 100) Change(std::exchange(puts, {}));
+  }
+  Change(std::move(puts));
+  Commit(keys_.Drops() + CellKeys::BatchName(8, 1), EncodeBatch({DropOfKeys(name_, {KeyOf(1)})}));
+  cell_.etcd.SetLags({.answer_us = 100'000});
+  cell_.Start(node(1));
+  EXPECT_FALSE(member(1).reading());
+  ASSERT_TRUE(cell_.RunUntil(2 * kSecond, [this] { return member(1).reading(); }));
+  const std::uint64_t asked = cell_.etcd.questions();
+  ASSERT_TRUE(cell_.RunUntil(60 * kSecond, [this] {
+    EXPECT_TRUE(member(1).reading() || member(1).joined());
+    return !Has(1, KeyOf(1));
+  }));
+  ASSERT_TRUE(cell_.RunUntil(kSecond, [this] { return member(1).joined(); }));
+  EXPECT_FALSE(member(1).reading());
+  EXPECT_LE(cell_.etcd.questions() - asked, 30u) << "of both members; a page of the largest has 64";
+}
+
+// Else its clients would be kept waiting for ever.
+TEST_F(CellReadingTest, MemberWhoseStoreTakesNothingSoonSaysNoMoreThatItReads) {
+  StartCell(2);
+  ASSERT_TRUE(AllIsDurable(1));
+  cell_.Kill(node(1));
+  Commit(keys_.Drops() + "x", "of a later version");
+  cell_.faults.sync_us = 3600 * kSecond;
+  cell_.Start(node(1));
+  ASSERT_TRUE(cell_.RunUntil(kSecond, [this] { return member(1).reading(); }));
+  cell_.RunFor(kSecond);
+  EXPECT_TRUE(member(1).reading());
+  EXPECT_TRUE(cell_.RunUntil(CellLimits::kUnfitUs, [this] { return !member(1).reading(); }));
+  EXPECT_FALSE(member(1).joined());
+}
+
+// Of what is behind the floor nothing is looked at.
+TEST_F(CellReadingTest, PageThatIsTooLongForOneAnswerIsReadInParts) {
+  constexpr std::size_t kSmall = CellLimits::kPageKeys, kLarge = 400;
+  StartCell(1);
+  cell_.Kill(node(0));
+  for (std::size_t n = 0; n < kSmall; ++n) Commit(keys_.Drops() + CellKeys::BatchName(7, n), "small");
+  for (std::size_t n = 0; n < kLarge; ++n)
+    Commit(keys_.Drops() + CellKeys::BatchName(8, n), std::string(DropLimits::kBatchBytes, 'x'));
+  static_assert(kLarge * DropLimits::kBatchBytes * 4 / 3 > etcd::Limits::kAnswerBytes);
+  Commit(keys_.Floor(), CellFloor{cell_.etcd.header().revision, 0}.Encode());
+  cell_.Start(node(0));
+  ASSERT_TRUE(Settled());
+  EXPECT_GT(member(0).state().kept_drops.bytes(), kLarge * DropLimits::kBatchBytes);
+}
+
 // Whatever it has asked by then, and whether it joins or reads all as a member.
 TEST_F(CellReadingTest, R10WhatChangesWhileAMemberReadsAllIsNeitherMissedNorASignOfAnotherEtcd) {
   cell_.etcd.SetLags({.answer_us = 10'000, .event_us = 1'000, .lapse_us = 0});

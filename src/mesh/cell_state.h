@@ -24,7 +24,8 @@ struct CellLimits {
   // How long a member keeps its lease that cannot read etcd, or whose store makes nothing durable: the drops
   // of its cell wait for it.
   static constexpr std::int64_t kUnfitUs = 2 * kLeaseS * 1'000'000;
-  static constexpr std::int64_t kPageKeys = 64;  // of drops in one answer of etcd, and of ends
+  // Of drops in one answer of etcd, and of ends: if they are as large as can be, and if they are small.
+  static constexpr std::int64_t kPageKeys = 64, kMostPageKeys = 4'096;
   // How long who trims a batch has seen it: by then each member that reaches etcd has looked whether that is
   // the one that it was.
   static constexpr std::int64_t kTrimAgeUs = kLeaseS * 1'000'000;
@@ -44,6 +45,8 @@ struct Witness {
 struct CellState {
   explicit CellState(std::uint64_t seed) : list(seed) {}
   Answered own() const { return {history, applied, last_applied}; }
+
+  bool reading = false;  // it has its key, and reads what it is to have seen before it has joined
 
   EtcdPast past;
   Witness witness;

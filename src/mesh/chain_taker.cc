@@ -141,8 +141,11 @@ Task<OfferReply> ChainTaker::Take(std::uint64_t peer, Offer offer, Instant deadl
   // The answer has its way before it: without one the giver knows of nothing that came.
   const std::int64_t left_us = std::max<std::int64_t>(deadline.UsSince(parts_.clock.Now()), 0);
   const Instant until = parts_.clock.Now().PlusUs(left_us - left_us / 8);
-  const Result<std::size_t> read = co_await parts_.reader.Read(run, here, blocks - here, 0, until);
+  Status why_no_more;
+  const Result<std::size_t> read =
+      co_await parts_.reader.Read(run, here, blocks - here, 0, until, &why_no_more);
   const std::size_t came = read.value_or(0);
+  const Code code = read ? why_no_more.code() : read.error().code();
   // What was read of the chain before them another offer counts.
   for (std::size_t block = std::max(here, before); block < here + came; ++block) {
     counters_.blocks.Add();
@@ -151,9 +154,10 @@ Task<OfferReply> ChainTaker::Take(std::uint64_t peer, Offer offer, Instant deadl
   }
   reply.here = static_cast<std::uint32_t>(here + came);
   if (came == blocks - here) co_return reply;
-  // What the giver itself was too busy to send may come later.
+  // What the giver itself was too busy to send may come later, as may what was late. Of that there may be a
+  // refusal of an earlier read.
   const Refusal* why = parts_.reader.RefusalOf(run->incarnation, run->chain[here + came]);
-  const bool no_room = why != nullptr && why->own && why->why.code() == Code::kBusy;
+  const bool no_room = code == Code::kBusy && why != nullptr && why->own;
   reply.refusal = no_room ? NotTaken::kNoRoom : NotTaken::kFailed;
   co_return reply;
 }

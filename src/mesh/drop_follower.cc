@@ -24,6 +24,18 @@ std::uint64_t ChangeHash(const std::string& key, bool put) {
   return SplitMix(BatchHash(key) + (put ? 1 : 0));
 }
 
+// Of a key of the cell's drops that is read.
+constexpr std::uint32_t kTouchesOfBatch = 4;
+
+// So many as this page's have about as many bytes as a page of the largest.
+std::int64_t KeysOfNextPage(const etcd::RangeAnswer& page) {
+  std::uint64_t bytes = page.keys.size();
+  for (const etcd::KeyValue& key : page.keys) bytes += key.key.size() + key.value.size();
+  const std::uint64_t keys =
+      CellLimits::kPageKeys * DropLimits::kBatchBytes * page.keys.size() / std::max<std::uint64_t>(bytes, 1);
+  return std::max(CellLimits::kPageKeys, static_cast<std::int64_t>(keys));
+}
+
 Conclusion OtherHistory() {
   return {What::kJoinAnew, Status(Code::kMismatch, "the cell's history is another one")};
 }
@@ -67,7 +79,7 @@ bool DropFollower::IsLately(const std::optional<Instant>& since) {
 
 bool DropFollower::MakesDurable() {
   // A device that hangs refuses nothing.
-  return IsLately(refused_since_) && (durable_calls_.empty() || IsLately(*durable_calls_.begin()));
+  return IsLately(refused_since_) && (store_calls_.empty() || IsLately(*store_calls_.begin()));
 }
 
 bool DropFollower::CanFollow() { return IsLately(unread_since_) && MakesDurable(); }
@@ -179,7 +191,10 @@ Task<Conclusion> DropFollower::Join() {
   if (Conclusion agreed = co_await AgreeOnHistory(&history_revision); agreed.what != What::kGoOn)
     co_return agreed;
   if (Status status = co_await membership_.Enter(history_revision); !status.ok()) co_return Unreached(status);
+  state_.reading = true;
+  state_.changed.Pulse();
   Conclusion read = co_await ReadAll();
+  state_.reading = false;
   if (read.what != What::kGoOn) co_return read;
   state_.joined = true;
   state_.trouble = Status();
@@ -191,6 +206,8 @@ Task<Conclusion> DropFollower::Join() {
 
 Task<void> DropFollower::AddBatches(etcd::RangeAnswer page, bool ends, Snapshot* snapshot) {
   for (const etcd::KeyValue& key : page.keys) {
+    steps_.Count(kTouchesOfBatch);
+    if (steps_.Spent()) co_await Yield();
     const BatchMark mark{key.mod_revision, BatchHash(key.key)};
     snapshot->known.Add(mark, ends);
     NoteChange(snapshot->last_changes, key.key, key.mod_revision, true);
@@ -250,16 +267,21 @@ Task<Conclusion> DropFollower::ReadSnapshot(Snapshot* snapshot) {
   for (const bool ends : {false, true}) {
     etcd::RangeAnswer page = std::move(answer->ranges[kLookRanges + (ends ? 2 : 1)]);
     const KeyRange all = KeyRange::Prefix(ends ? keys_.Ends() : keys_.Drops());
+    std::int64_t most = CellLimits::kMostPageKeys;
     while (!page.keys.empty()) {
       // Behind the last key, as of the same revision.
       etcd::RangeRequest rest{.keys = {page.keys.back().key + '\0', all.end},
                               .revision = answer->header.revision,
-                              .limit = CellLimits::kPageKeys};
+                              .limit = std::min(most, KeysOfNextPage(page))};
       const bool goes_on = page.more;
       co_await AddBatches(std::exchange(page, {}), ends, snapshot);
       if (!goes_on) break;
-      const Instant deadline = executor().Now().PlusUs(CellLimits::kCallUs);
-      auto next = co_await etcd_.Range(std::move(rest), deadline);
+      auto next = co_await etcd_.Range(rest, executor().Now().PlusUs(CellLimits::kCallUs));
+      if (!next && rest.limit > CellLimits::kPageKeys) {
+        // They may be larger than those before them.
+        rest.limit = most = CellLimits::kPageKeys;
+        next = co_await etcd_.Range(std::move(rest), executor().Now().PlusUs(CellLimits::kCallUs));
+      }
       if (!next) co_return Unreached(next.error());
       page = std::move(*next);
     }
@@ -284,8 +306,9 @@ Task<void> DropFollower::DiscardAll() {
 
 Task<void> DropFollower::Discard(Task<Status> (LocalStore::*what)()) {
   for (;;) {
+    if (ends_) co_await forever_.Wait();
     {
-      const DurableCall call(*this);
+      const StoreCall call(*this);
       const Status discarded = co_await (store_.*what)();
       Note(discarded);
       if (discarded.ok()) co_return;
@@ -295,6 +318,7 @@ Task<void> DropFollower::Discard(Task<Status> (LocalStore::*what)()) {
 }
 
 Task<void> DropFollower::Begin(const std::vector<CellDrop>& drops) {
+  if (ends_) co_await forever_.Wait();
   const StoreCall call(*this);
   co_await store_.Begin(drops);
 }
@@ -313,8 +337,9 @@ Task<void> DropFollower::List(std::int64_t revision, const std::vector<CellDrop>
   }
 }
 
-Task<void> DropFollower::StoreIsIdle() {
-  while (store_calls_ > 0) co_await store_idle_.Wait();
+Task<void> DropFollower::EndStoreCalls() {
+  ends_ = true;
+  while (!store_calls_.empty()) co_await store_idle_.Wait();
 }
 
 Task<void> DropFollower::Adopt(Snapshot snapshot) {
@@ -374,8 +399,7 @@ Task<Conclusion> DropFollower::ReadAll() {
 }
 
 Task<Conclusion> DropFollower::ReadAgain() {
-  // The next watch begins with the last put. One of long ago may be compacted too, or a key that came and
-  // went behind it, which is not read and would look like another etcd's.
+  // The next watch begins with the last put, and one of long ago may be compacted too.
   const Status written = co_await membership_.WriteAgain();
   Conclusion read{What::kUnreached, written};
   if (written.ok()) read = co_await ReadAll();
@@ -565,6 +589,7 @@ Task<Conclusion> DropFollower::Take(std::vector<WatchEvent> events, std::int64_t
 
 Task<void> DropFollower::Settle() {
   for (;;) {
+    if (ends_) co_await forever_.Wait();
     const Standing wanted{state_.history, state_.past.cluster_id, state_.past.highest_revision, state_.seen,
                           state_.last_seen};
     if (wanted.history == settled_.history && wanted.applied == settled_.applied) {
@@ -573,7 +598,7 @@ Task<void> DropFollower::Settle() {
     }
     Status status;
     {
-      const DurableCall call(*this);
+      const StoreCall call(*this);
       status = co_await store_.Settle(wanted);
     }
     Note(status);

@@ -58,39 +58,32 @@ class DropFollower final {
   Task<Conclusion> Join();
   // Follows until something ends it. The member has joined.
   Task<Conclusion> Follow();
-  // False: for kUnfitUs it could not read etcd, or the store made nothing durable that it was given.
+  // False: for kUnfitUs it could not read etcd, or the store did not begin, or make durable, what it was
+  // given.
   bool CanFollow();
+  // False: for kUnfitUs the store did not begin, or make durable, what it was given.
+  bool MakesDurable();
   // Makes durable what has begun, for ever; `applied` follows `seen`.
   Task<void> Settle();
-  // Waits for a moment in which nothing is asked of the store.
-  Task<void> StoreIsIdle();
+  // Asks nothing more of the store, and waits for what it was asked. Then all tasks of this end by being
+  // dropped.
+  Task<void> EndStoreCalls();
 
  private:
-  // A call of the store that is under way.
+  // A call of the store that is under way: it makes something durable, or may wait for what does.
   class StoreCall {
    public:
-    explicit StoreCall(DropFollower& follower) : follower_(follower) { ++follower_.store_calls_; }
+    explicit StoreCall(DropFollower& follower)
+        : follower_(follower), begun_(follower.store_calls_.insert(follower.executor().Now())) {}
     ~StoreCall() {
-      if (--follower_.store_calls_ == 0) follower_.store_idle_.Pulse();
+      follower_.store_calls_.erase(begun_);
+      if (follower_.store_calls_.empty()) follower_.store_idle_.Pulse();
     }
     StoreCall(const StoreCall&) = delete;
     StoreCall& operator=(const StoreCall&) = delete;
 
    private:
     DropFollower& follower_;
-  };
-  // One that is to make something durable.
-  class DurableCall {
-   public:
-    explicit DurableCall(DropFollower& follower)
-        : call_(follower),
-          durable_calls_(follower.durable_calls_),
-          begun_(durable_calls_.insert(follower.executor().Now())) {}
-    ~DurableCall() { durable_calls_.erase(begun_); }
-
-   private:
-    const StoreCall call_;
-    std::multiset<Instant>& durable_calls_;
     const std::multiset<Instant>::iterator begun_;
   };
   struct Batch {
@@ -150,8 +143,6 @@ class DropFollower final {
   Task<void> Begin(const std::vector<CellDrop>& drops);
   Conclusion Unreached(const Status& why);
   bool IsLately(const std::optional<Instant>& since);
-  // False: for kUnfitUs the store made nothing durable that it was given.
-  bool MakesDurable();
   // What the store said that was to make something durable.
   void Note(const Status& durable);
   Instant Soon(std::int64_t least_us, std::int64_t most_us);
@@ -172,10 +163,10 @@ class DropFollower final {
   std::int64_t read_all_at_ = 0;                         // deletes up to there are not among them
   std::optional<Instant> unread_since_, refused_since_;  // none: etcd is read, what is dropped is durable
   Status refused_;                                       // what the store said last
-  std::multiset<Instant> durable_calls_;                 // since when each is under way
+  std::multiset<Instant> store_calls_;                   // since when each is under way
   Standing settled_;
-  int store_calls_ = 0;
-  Event store_idle_;
+  bool ends_ = false;
+  Event store_idle_, forever_;
 };
 
 }  // namespace cistern::mesh

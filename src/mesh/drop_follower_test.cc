@@ -231,6 +231,19 @@ TEST_F(DropFollowerTest, DropsDoNotWaitForAMemberWhoseDiskTakesNothing) {
   }
 }
 
+// As a store's whose journal hangs under another change of the namespace that is dropped.
+TEST_F(DropFollowerTest, DropsDoNotWaitForAMemberWhoseStoreDoesNotBeginThem) {
+  StartCell(3);
+  ASSERT_TRUE(AllIsDurable(2));
+  cell_.Kill(node(2));
+  cell_.faults.begin_us = 3600 * kSecond;
+  cell_.Start(node(2));
+  ASSERT_TRUE(Joined());
+  const auto dropped = cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(1)}), DropWait::kApplied, 60 * kSecond);
+  ASSERT_TRUE(dropped.has_value()) << dropped.error().ToString();
+  EXPECT_EQ(dropped->members, 2u);
+}
+
 // Its leases are renewed all the same, as by an etcd whose answers to it are too long.
 TEST_F(DropFollowerTest, DropsDoNotWaitForAMemberThatCannotReadEtcd) {
   StartCell(2);

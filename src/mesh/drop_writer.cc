@@ -208,6 +208,8 @@ Task<void> DropWriter::Commit(Batch batch) {
     }
     for (CallPtr& call : batch.calls) {
       call->was_written = call->may_take_effect();
+      if (ends_) Refuse(*call, Status(Code::kGone, "this member leaves its cell"));
+      if (ends_) continue;
       if (call->deadline <= executor().Now()) continue;
       waiting_.push_front(std::move(call));
     }
@@ -252,14 +254,15 @@ Task<DropWriter::Attempt> DropWriter::Try(const std::string& key, const std::str
   const etcd::Header& header = answer->header;
   // What has changed something is at a revision that nobody has seen before.
   const bool lower = header.revision < highest || (answer->succeeded && header.revision == highest);
+  const bool same = state_.history == history;  // else another's past is known by now
   if (header.cluster_id != state_.past.cluster_id || lower) {
-    state_.past.contradicted = true;
+    if (same) state_.past.contradicted = true;
     // The next look finds it too. Whatever was written there counts for nothing.
     while (state_.history == history && executor().Now() < last && !ends_)
       (void)co_await state_.changed.Wait(last);
     co_return Attempt::kOtherHistory;
   }
-  state_.past.highest_revision = std::max(state_.past.highest_revision, header.revision);
+  if (same) state_.past.highest_revision = std::max(state_.past.highest_revision, header.revision);
   std::int64_t revision = header.revision;
   if (!answer->succeeded) {
     const etcd::RangeAnswer& there = answer->ranges[0];

@@ -36,7 +36,7 @@ class DropWriterTest : public ::testing::Test {
     return writing;
   }
   void BeginHistory() {
-    state_.history = 2;
+    ++state_.history;
     state_.changed.Pulse();
   }
 
@@ -67,6 +67,44 @@ TEST_F(DropWriterTest, ADropOfAHistoryThatEndedIsNotSaidToBeNoneWhereItsMemberEn
   const auto ended = cell_.loop->BlockOn(std::move(writing));
   ASSERT_FALSE(ended.has_value());
   EXPECT_EQ(ended.error().code(), Code::kTooLate) << ended.error().ToString();
+}
+
+TEST_F(DropWriterTest, ADropThatWaitsForTheNextHistoryEndsWithItsMember) {
+  etcd::Transaction write;
+  write.then.push_back({.keys = {keys_.History(), ""}, .value = "the second"});
+  ASSERT_TRUE(cell_.loop->BlockOn(client_->Commit(write, cell_.clock.Now().PlusUs(kSecond))).has_value());
+  auto writing = writer_.Write(DropOfKeys(NamespaceOf(1), {KeyOf(1)}), DropWait::kApplied,
+                               cell_.clock.Now().PlusUs(60 * kSecond));
+  cell_.RunFor(kSecond);
+  state_.joined = false;
+  BeginHistory();
+  cell_.RunFor(kSecond);
+  ASSERT_FALSE(writing.done());
+  writer_.End();
+  ASSERT_TRUE(cell_.RunUntil(kSecond, [&] { return writing.done(); }));
+  const auto ended = cell_.loop->BlockOn(std::move(writing));
+  ASSERT_FALSE(ended.has_value());
+  EXPECT_NE(ended.error().message().find("leaves its cell"), std::string_view::npos)
+      << ended.error().ToString();
+}
+
+// What an etcd answers that was another one by then says nothing of this one's past.
+TEST_F(DropWriterTest, ALateAnswerUnderTheHistoryBeforeContradictsNothing) {
+  cell_.etcd.SetLags({.answer_us = kSecond});
+  for (const bool other_cluster : {false, true}) {
+    SCOPED_TRACE(other_cluster);
+    auto writing = writer_.Write(DropOfKeys(NamespaceOf(1), {KeyOf(1)}), DropWait::kDurable,
+                                 cell_.clock.Now().PlusUs(3 * kSecond));
+    cell_.RunFor(kSecond / 2);
+    state_.past.highest_revision = 1;
+    if (other_cluster) ++state_.past.cluster_id;
+    state_.joined = !other_cluster;
+    BeginHistory();
+    cell_.RunFor(kSecond);
+    EXPECT_FALSE(state_.past.contradicted);
+    EXPECT_EQ(state_.past.highest_revision, 1);
+    (void)cell_.loop->BlockOn(std::move(writing));
+  }
 }
 
 // As a copy of a running machine writes it: its member has the same process number.

@@ -311,6 +311,36 @@ TEST_F(HandOverTest, WhatCouldNotBeReadIsGivenWhenItCan) {
   }
 }
 
+// Why it was refused before says nothing of why it does not come now.
+TEST_F(HandOverTest, WhatIsMerelyLateIsOfferedAgainThoughThereWasNoRoomForItBefore) {
+  AddNode();
+  TestNodeOptions small;
+  small.store.max_blocks = 12;
+  AddNode(Blocks(), small);
+  ASSERT_TRUE(RunUntil([&] { return Know(); }));
+  PutChain(0, 1, 40);
+  for (std::uint64_t n = 101; n <= 110; ++n) Put(1, n, std::nullopt);
+  const std::uint64_t taken = Give(0).blocks;
+  ASSERT_LT(taken, 10u);
+  const Refusal* refusal =
+      node(1).reader->RefusalOf(node(1).store->NamespaceAt(slot)->incarnation, store::Key(taken + 1));
+  ASSERT_TRUE(refusal != nullptr && refusal->own && refusal->why.code() == Code::kBusy);
+  // Now there is room for all that is left of the chain.
+  ASSERT_TRUE(loop->BlockOn(node(0).store->Drop(slot, Chain(11, 11))).has_value());
+  ASSERT_TRUE(loop->BlockOn(node(1).store->Drop(slot, Chain(101, 110))).has_value());
+  bool slow = true;
+  node(0).before_find = [&](Executor& on) -> Task<void> {
+    if (slow) (void)co_await SleepUntil(on.Now().PlusUs(60 * kSecond));
+  };
+  const std::uint64_t refused = node(0).giver->counters().refused.value();
+  BeginToGive(0, 600 * kSecond);
+  ASSERT_TRUE(RunUntil([&] { return node(0).giver->counters().refused.value() > refused; }, 60 * kSecond));
+  slow = false;
+  ASSERT_TRUE(RunUntil([&] { return given(); }, 600 * kSecond));
+  EXPECT_EQ(handed->left, 0u);
+  EXPECT_TRUE(Exact(1, 10));
+}
+
 TEST_F(HandOverTest, NamespaceWhoseReadsAreOffIsNotOffered) {
   StartNodes(2);
   PutChain(0, 1, 20);

@@ -119,7 +119,7 @@ Task<void> Member::Leave(Instant deadline) {
   state_.joined = false;
   state_.trouble = Status(Code::kGone, "it has left its cell");
   state_.changed.Pulse();
-  co_await follower_.StoreIsIdle();
+  co_await follower_.EndStoreCalls();
   tasks_.Drop();
   co_await membership_.Leave(deadline);
   // Nobody waits for what it says any more; it goes on until its store has ended, and answers nobody.

@@ -65,6 +65,9 @@ class Member final : public CellRule {
   // answers no other member and takes nothing from one; why() says what keeps it.
   bool joined() const { return state_.joined; }
   const Status& why() const { return state_.trouble.ok() ? state_.refused : state_.trouble; }
+  // It has not joined yet, and reads what the cell has dropped, which etcd and the store take their time for:
+  // the store no more than CellLimits::kUnfitUs.
+  bool reading() { return state_.reading && follower_.MakesDurable(); }
   // Ended: only a person can help, as why() says, and it starts no more by itself.
   bool ended() const { return ended_; }
   // Attempts to join that came to nothing.

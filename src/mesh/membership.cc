@@ -51,7 +51,7 @@ Task<Status> Membership::Enter(std::int64_t history_revision) {
         other && (other->process_number == value_.process_number || other->boot_id == value_.boot_id);
     if (!ours)
       co_return Status(
-          Code::kBusy,
+          Code::kLapsed,
           Text("two members with one id: '", id_, "' is already at ",
                other ? other->address : std::string("an unknown address"),
                " on another host or boot: give one of them another id; after a restart of the host "

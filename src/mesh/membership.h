@@ -32,8 +32,9 @@ class Membership final {
   Executor& executor() { return etcd_.executor(); }
   const std::string& key() const { return key_; }
 
-  // Writes the key, under the history whose key has this revision. kBusy: another member has the id, and is
-  // named; kLapsed: history or key changed meanwhile; etcd's errors.
+  // Writes the key, under the history whose key has this revision. kLapsed: another member has the id, which
+  // is named, or was this one before its host started anew, and lapses; or history or key changed meanwhile.
+  // etcd's errors.
   Task<Status> Enter(std::int64_t history_revision);
   // Writes the key once more as it stands: a change that no compaction has forgotten yet. kLapsed: it does
   // not stand; etcd's errors.

@@ -105,7 +105,8 @@ class PeerTable final {
   // Known or new. Stays in place until Forget.
   Peer& Of(std::uint64_t process_number) { return peers_[process_number]; }
   // Of a start of a member that is no more. One to which something is under way goes with the first
-  // ForgetEnded behind that, and is no newcomer or taker until then.
+  // ForgetEnded behind that, and is no newcomer or taker until then. Where it is back by then, greeted, it
+  // stays.
   void Forget(std::uint64_t process_number) {
     gone_.push_back(process_number);
     if (const auto at = peers_.find(process_number); at != peers_.end()) at->second.greeted = false;
@@ -114,7 +115,7 @@ class PeerTable final {
   void ForgetEnded() {
     std::erase_if(gone_, [this](std::uint64_t one) {
       const auto at = peers_.find(one);
-      if (at == peers_.end()) return true;
+      if (at == peers_.end() || at->second.greeted) return true;  // or it has come back
       if (at->second.matches > 0 || at->second.batches > 0) return false;
       peers_.erase(at);
       return true;

@@ -41,5 +41,23 @@ TEST(PeerPace, PeerThatWasSlowIsReadFromAgainAfterAMinute) {
   EXPECT_GT(peer.bytes_per_us(now), unknown);
 }
 
+// A connection that was cut, beside a read that waited for room.
+TEST(PeerTable, MemberThatComesBackAsTheSameStartIsKeptWhenWhatItWasAskedForBeforeEnds) {
+  PeerTable table(0);
+  Peer& peer = table.Of(7);
+  peer.greeted = true;
+  peer.batches = 1;
+  table.Forget(7);
+  ASSERT_EQ(table.Find(7), &peer);
+  peer.greeted = true;
+  peer.room_bytes = 5;
+  peer.batches = 0;
+  table.ForgetEnded();
+  ASSERT_EQ(table.Find(7), &peer);
+  EXPECT_EQ(peer.room_bytes, 5u);
+  table.Forget(7);
+  EXPECT_EQ(table.Find(7), nullptr);
+}
+
 }  // namespace
 }  // namespace cistern::mesh

@@ -17,7 +17,7 @@ namespace cistern::mesh {
 struct Refusal {
   std::uint64_t peer = 0;
   Status why;
-  bool own = false;  // this node's, of what the peer has or sent; not the peer's, nor the way's
+  bool own = false;  // this node's, before it asked or of what came; not the peer's, nor the way's
 };
 
 class Refusals final {

@@ -270,8 +270,9 @@ Task<Status> Cell::AwaitJoin(Instant deadline) {
   const std::uint64_t attempts = member_->failed_joins();
   while (!member_->joined() && !member_->ended()) {
     if (member_->failed_joins() != attempts && !IsPassing(member_->why())) break;
-    const Status waited = co_await member_->Changed(deadline);
-    if (!waited.ok()) break;
+    const Instant until = member_->reading() ? executor().Now().PlusUs(kReadingUs) : deadline;
+    const Status waited = co_await member_->Changed(until);
+    if (!waited.ok() && !member_->reading() && executor().Now() >= deadline) break;
   }
   if (member_->ended()) co_return member_->why();
   NoteChanges();

@@ -40,9 +40,10 @@ namespace cistern::node {
 
 class Cell final {
  public:
-  // How long a start waits for its first attempt to join: so that what was dropped while the node was away is
-  // gone before a client comes in. Without etcd it serves its own clients.
-  static constexpr std::int64_t kJoinUs = 5'000'000;
+  // How long a start waits to join, beside the time that it reads what was dropped while the node was away:
+  // so that this is gone before a client comes in. A key of before its host started anew has lapsed by then.
+  // Without etcd it serves its own clients.
+  static constexpr std::int64_t kJoinUs = (mesh::CellLimits::kLeaseS + 1) * 1'000'000;
   // A drop waits no longer, whatever its caller's deadline: who died meanwhile keeps its session until then.
   static constexpr std::int64_t kDropUs = 60'000'000;
   // So much before its caller's deadline it ends, or an eighth of what is left: so that the caller hears what
@@ -70,8 +71,8 @@ class Cell final {
 
   Executor& executor() { return loop_.executor(); }
 
-  // Waits until it has joined, or cannot for now, which is logged. Its error: only a person can help (a key
-  // that the cell does not have).
+  // Waits until it has joined, or cannot for now, which is logged; behind the deadline as long as it reads
+  // what the cell has. Its error: only a person can help (a key that the cell does not have).
   Task<Status> AwaitJoin(Instant deadline);
   // As ServerParts::drop.
   Task<Result<server::Dropped>> Drop(const server::DropRequest& request);
@@ -109,6 +110,7 @@ class Cell final {
   net::Libfabric* fabric() { return rails_->fabric(); }
 
  private:
+  static constexpr std::int64_t kReadingUs = 1'000'000;  // between two looks whether a start still reads
   // How old what the rails serve may be.
   static constexpr std::int64_t kPublishUs = 50'000;
   static constexpr std::int64_t kNamesUs = 1'000'000;   // between two looks for names that nobody has claimed

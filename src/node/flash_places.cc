@@ -103,8 +103,12 @@ std::uint64_t BlockDeviceBytes(const std::string& path) {
 }
 
 // Of flash that is there, by the first superblock that can be read; 0: there is none. What is made anew
-// beside it has regions of the same size.
+// beside it has regions of the same size. Without its journal none is believed.
 std::uint64_t RegionBytesThere(const FlashPlaces& places) {
+  const auto is_missing = [&](const char* journal) {
+    return ::access(Text(places.journal_directory, journal).c_str(), F_OK) != 0 && errno == ENOENT;
+  };
+  if (!places.journal_directory.empty() && is_missing("/journal") && is_missing("/journal.copy")) return 0;
   for (const flash::FlashDeviceOptions& device : places.devices) {
     Fd fd(::open((device.path + "/flash").c_str(), O_RDONLY | O_CLOEXEC));
     if (!fd.valid()) fd = Fd(::open(device.path.c_str(), O_RDONLY | O_CLOEXEC));

@@ -5,8 +5,12 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
+
+#include "flash/format.h"
+#include "flash/open.h"
 
 namespace cistern::node {
 namespace {
@@ -40,6 +44,22 @@ class FlashPlacesTest : public ::testing::Test {
   fs::path root_;
   NodeOptions options_;
 };
+
+// Of another store, or of a first start that was cut off: it is formatted anew.
+TEST_F(FlashPlacesTest, DeviceIsJudgedByTheRegionsOfFlashThatAJournalIsThereFor) {
+  constexpr std::uint64_t kRegion = 64u << 20;
+  Add("a", 2 * kRegion);
+  const Result<FlashPlaces> places = FindFlashPlaces(options_);
+  ASSERT_TRUE(places.has_value());
+  ASSERT_LT(flash::RegionBytesFor(2 * kRegion), kRegion);
+  std::array<std::byte, flash::kSectorBytes> sector;
+  flash::EncodeSuperblock(
+      {.device_id = 1, .journal_id = 2, .unit = 4096, .region_bytes = kRegion, .regions = 64}, sector);
+  std::ofstream(root_ / "a/default/flash").write(reinterpret_cast<const char*>(sector.data()), sector.size());
+  EXPECT_TRUE(CheckDevice(*places, 0).ok()) << CheckDevice(*places, 0).ToString();
+  std::ofstream(root_ / "a/default/journal.copy") << "any";
+  EXPECT_THAT(std::string(CheckDevice(*places, 0).message()), HasSubstr("must be at least"));
+}
 
 TEST_F(FlashPlacesTest, WithoutFlashTheJournalLiesWithMemory) {
   Result<FlashPlaces> places = FindFlashPlaces(options_);

@@ -244,6 +244,27 @@ TEST_F(CellNodes, AMemberWhoseMembershipLapsedOnceIsHandedOverTo) {
   EXPECT_EQ(StatusNumber(*nodes_[0].store, "lost_blocks"), 0u);
 }
 
+TEST_F(CellNodes, R10ANodeWhoseHostStartedAnewServesOnceItsKeyOfBeforeHasLapsed) {
+  Start("a");
+  nodes_[0].daemon->Kill();
+  const SystemClock clock;
+  const auto loop = std::move(*io::MakeLoop(clock));
+  const auto etcd = std::move(*etcd::OpenGateway(*loop, {.endpoints = {etcd_.endpoint()}}));
+  const auto soon = [&] { return clock.Now().PlusUs(10 * kSecond); };
+  const auto lease = loop->BlockOn(etcd->Grant(5, soon()));
+  ASSERT_TRUE(lease.has_value());
+  mesh::MemberValue before{.process_number = 7, .address = "127.0.0.1:1"};
+  before.boot_id.fill(std::byte{1});
+  etcd::Transaction write;
+  write.then.push_back({.keys = {mesh::CellKeys("/cistern/default/").MemberKey("a"), ""},
+                        .value = before.Encode(),
+                        .lease = lease->id});
+  ASSERT_TRUE(loop->BlockOn(etcd->Commit(write, soon())).has_value());
+  ASSERT_TRUE(nodes_[0].daemon->Exec().ok());
+  Connect(nodes_[0]);
+  EXPECT_TRUE(Joined(nodes_[0]));
+}
+
 TEST_F(CellNodes, TwoNodesWithOneIdOnOneHostTheEarlierOneGoesOnAloneAndSaysSo) {
   Start("a");
   Until([&] { return Says(nodes_[0]).find("\"joined\":true") != std::string::npos; });
