@@ -42,7 +42,8 @@ class DeviceRegions final {
   const std::string& path() const { return device_.path(); }
   FlashDeviceState Figures() const;
 
-  std::uint64_t id = 0;  // 0: it is not formatted
+  std::uint64_t id = 0;    // 0: it is not formatted
+  bool formatted = false;  // since it was opened: what it held is nothing that is missed
   std::uint64_t size_bytes = 0;
   bool forgotten = true;        // the owner knows no location on it any more
   std::uint64_t taken_out = 0;  // how often, by hand

@@ -285,7 +285,10 @@ Task<Status> DeviceOpener::WriteSuperblock(DeviceRegions& device, std::uint64_t 
 Task<Status> DeviceOpener::Format(DeviceRegions& device, std::uint64_t id) {
   Status status = co_await WriteSuperblock(device, id);
   if (status.ok()) status = co_await device.device().Sync();
-  if (status.ok()) device.id = id;
+  if (status.ok()) {
+    device.id = id;
+    device.formatted = true;
+  }
   co_return status;
 }
 

@@ -169,8 +169,9 @@ Task<void> Recovery::CloseOpen(std::uint32_t number, const Found& found) {
 Task<void> Recovery::GiveUp(std::uint32_t number) {
   DeviceRegions& device = media_.DeviceOf(number);
   if (!device.in_service()) co_return;
-  media_.log().Log(LogLevel::kWarning, "flash device ", device.path(), ": the header of region ",
-                   number - device.first(), " cannot be read; the region is given up");
+  if (!device.formatted)
+    media_.log().Log(LogLevel::kWarning, "flash device ", device.path(), ": the header of region ",
+                     number - device.first(), " cannot be read; the region is given up");
   (void)co_await device.WriteHeader(number, 0, 0);
 }
 
