@@ -14,7 +14,6 @@
 #include "base/nearest.h"
 #include "base/slow_calls.h"
 #include "base/spin.h"
-#include "policy/share.h"
 
 namespace cistern::server {
 namespace {
@@ -82,6 +81,7 @@ Sessions::Sessions(const ServerParts& parts, const ServerOptions& options, Serve
       calls_(parts, engines_),
       background_(parts.movers),
       staging_(background_, options.staging_budget_bytes),
+      owners_(parts.random, options.staging_budget_bytes, options.session_staging_bytes),
       lanes_(parts.lanes),
       door_(lanes_.Make()),
       touches_(parts.loop.executor(), parts.store, counters),
@@ -117,65 +117,11 @@ Status Sessions::CheckHello(const HelloText& hello) const {
              " bytes beside its staging, all of them a "
              "sixteenth of the memory): close one, share a session between threads, or give the node "
              "more memory"));
-  if (OwnerGone(hello))
+  if (owners_.Gone(hello.owner))
     return Status(Code::kDenied,
                   "the owner token is of no open session of this node: connect without one, or take the "
                   "token from a process that is connected");
   return Status();
-}
-
-bool Sessions::OwnerGone(const HelloText& hello) const {
-  return hello.owner != OwnerToken{} && !owners_.contains(hello.owner);
-}
-
-Status Sessions::CheckShare(const OwnerToken& owner, std::uint64_t bytes) const {
-  const auto found = staging_of_.find(owner);
-  const std::uint64_t has = found == staging_of_.end() ? 0 : found->second;
-  const std::uint64_t budget = staging_.budget_bytes();
-  // What an owner starts with it has whole, as long as there is any.
-  if (has < options_.session_staging_bytes && bytes <= options_.session_staging_bytes - has) return Status();
-  if (policy::MayTake(budget, staging_.used_bytes(), has, bytes)) return Status();
-  const std::uint64_t left = budget - staging_.used_bytes();
-  // What is left then counts, four times of which hold this and what it has.
-  const std::uint64_t share = policy::kShare * left;
-  std::uint64_t most = share > has ? (share - has) / (policy::kShare + 1) : 0;
-  if (has < options_.session_staging_bytes)
-    most = std::max(most, std::min(left, options_.session_staging_bytes - has));
-  return Status(Code::kBusy, Text("staging: ", bytes, " bytes asked for, ", left, " of ", budget,
-                                  " are left, and this owner, which has ", has, ", may take ", most,
-                                  " of them now; end idle sessions or give the node more memory"));
-}
-
-void Sessions::TakeFromShare(const OwnerToken& owner, std::uint64_t bytes) {
-  const auto found = staging_of_.find(owner);
-  if (found == staging_of_.end()) return;  // nothing was added
-  CISTERN_ASSERT(found->second >= bytes);
-  found->second -= bytes;
-  if (found->second == 0) staging_of_.erase(found);
-}
-
-// Staging that is being made is the owner's from the question on: several of its processes that ask at once
-// get no more than they would one after the other.
-class Sessions::Coming final {
- public:
-  Coming(Sessions& sessions, const OwnerToken& owner, std::uint64_t bytes)
-      : sessions_(sessions), owner_(owner), bytes_(bytes) {
-    sessions_.staging_of_[owner_] += bytes_;
-  }
-  ~Coming() { sessions_.TakeFromShare(owner_, bytes_); }
-  Coming(const Coming&) = delete;
-  Coming& operator=(const Coming&) = delete;
-
- private:
-  Sessions& sessions_;
-  const OwnerToken owner_;
-  const std::uint64_t bytes_;
-};
-
-OwnerToken Sessions::NewOwner() {
-  OwnerToken token{};
-  while (token == OwnerToken{} || owners_.contains(token)) parts_.random(token);
-  return token;
 }
 
 Task<void> Sessions::MakeSession(Fd socket, Peer peer, HelloText hello) {
@@ -185,23 +131,23 @@ Task<void> Sessions::MakeSession(Fd socket, Peer peer, HelloText hello) {
     process = ProcessOf(socket.get(), peer);
     if (!process) status = process.error();
   }
-  const OwnerToken owner = hello.owner != OwnerToken{} ? hello.owner : NewOwner();
+  const OwnerToken owner = hello.owner != OwnerToken{} ? hello.owner : owners_.NewToken();
   const std::uint64_t bytes = hello.staging_bytes != 0 ? hello.staging_bytes : options_.session_staging_bytes;
-  if (status.ok()) status = CheckShare(owner, bytes);
+  if (status.ok()) status = owners_.CheckShare(owner, bytes, staging_.used_bytes());
   if (!status.ok()) {
     // After a node's restart an engine's processes may come before they hear of their new owner: no fault.
-    if (hello.tenant != options_.tenant || !OwnerGone(hello)) counters_.refused++;
+    if (hello.tenant != options_.tenant || !owners_.Gone(hello.owner)) counters_.refused++;
     Refuse(socket.get(), status);
     closer_.Close(std::move(socket));
     co_return;
   }
   making_++;
-  const Coming coming(*this, owner, bytes);
+  const StagingClaim claim(owners_, owner, bytes);
   Result<std::unique_ptr<Session>> built = co_await Build(peer, owner, bytes);
   making_--;
   // While it was made, the last session of the owner may have gone, and the node may be going.
   if (built) {
-    if (OwnerGone(hello)) status = CheckHello(hello);
+    if (owners_.Gone(hello.owner)) status = CheckHello(hello);
     if (draining_) status = Status(Code::kGone, "the node is going down");
   } else {
     status = built.error();
@@ -210,8 +156,8 @@ Task<void> Sessions::MakeSession(Fd socket, Peer peer, HelloText hello) {
     const int fd = socket.get();
     Session& session = **built;
     sessions_.emplace(session.caller.session, std::move(*built));
-    owners_[session.caller.owner]++;
-    staging_of_[session.caller.owner] += session.staging[0]->bytes();
+    owners_.AddSession(session.caller.owner);
+    owners_.AddStaging(session.caller.owner, session.staging[0]->bytes());
     counters_.sessions = sessions_.size();
     status = Open(session, std::move(socket), std::move(*process));
     if (status.ok()) status = Welcome(session);
@@ -332,7 +278,7 @@ void Sessions::OnSocket(Session& session, std::uint32_t events) {
 void Sessions::TakeStagingBack(Session& session, std::uint64_t area) {
   if (area == 0 || area >= session.staging.size() || session.staging[area] == nullptr)
     return Forged(session, Text("it gives back staging area ", area, ", which is none that it was granted"));
-  TakeFromShare(session.caller.owner, session.staging[area]->bytes());
+  owners_.RemoveStaging(session.caller.owner, session.staging[area]->bytes());
   session.staging[area].reset();
   counters_.staging_bytes = staging_.used_bytes();
 }
@@ -347,9 +293,9 @@ Task<void> Sessions::GrantStaging(Session& session, std::uint64_t bytes) {
   const auto unused = std::ranges::find(session.staging, nullptr);
   const auto number = static_cast<std::uint32_t>(unused - session.staging.begin());
   if (number < wire::kMaxStagingAreas) {
-    Status share = CheckShare(session.caller.owner, bytes);
+    Status share = owners_.CheckShare(session.caller.owner, bytes, staging_.used_bytes());
     if (share.ok()) {
-      const Coming coming(*this, session.caller.owner, bytes);
+      const StagingClaim claim(owners_, session.caller.owner, bytes);
       area = co_await staging_.Make(executor(), bytes);
     } else {
       area = Error(std::move(share));
@@ -361,7 +307,7 @@ Task<void> Sessions::GrantStaging(Session& session, std::uint64_t bytes) {
     grant.bytes = (*area)->bytes();
     fd = (*area)->TakeFd();
     if (number == session.staging.size()) session.staging.emplace_back();
-    staging_of_[session.caller.owner] += grant.bytes;
+    owners_.AddStaging(session.caller.owner, grant.bytes);
     session.staging[number] = std::move(*area);
   } else {
     grant.code = static_cast<std::uint32_t>(area.error().code());
@@ -534,8 +480,7 @@ void Sessions::End(Session& session, LogLevel level, std::string why) {
   session.process_watch.End();
   session.event_watch.End();
   LetGo(std::move(session.socket));
-  auto owner = owners_.find(session.caller.owner);
-  if (--owner->second == 0) owners_.erase(owner);
+  owners_.RemoveSession(session.caller.owner);
   const Executor::InLane in(executor(), &session.lane);
   tasks_.Spawn(Remove(session));
 }
@@ -555,7 +500,7 @@ Task<void> Sessions::Remove(Session& session) {
     co_await Yield();
   }
   // Asked each time: the others of the owner may end while this one's calls do.
-  const auto last_of_owner = [&] { return !owners_.contains(session.caller.owner); };
+  const auto last_of_owner = [&] { return !owners_.HasSession(session.caller.owner); };
   const bool busy = session.tasks > 0;
   co_await parts_.store.SessionEnded(session.caller, last_of_owner());
   while (session.tasks > 0) co_await session.idle.Wait();
@@ -565,7 +510,7 @@ Task<void> Sessions::Remove(Session& session) {
   touches_.Forget(session);
   const OwnerToken owner = session.caller.owner;
   for (const auto& area : session.staging) {
-    if (area != nullptr) TakeFromShare(owner, area->bytes());
+    if (area != nullptr) owners_.RemoveStaging(owner, area->bytes());
   }
   sessions_.erase(session.caller.session);
   // Others of the owner that have ended may still have calls in flight.

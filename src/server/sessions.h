@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All sessions of a node: who is in, whose they are (owners), which are polled, and their end.
+// All sessions of a node: who comes in, which are polled, what they are answered, and their end.
 //
 // A session is polled while it is active: it submitted something a moment ago. Another one has its
 // core_sleeps word set, so that its next submission signals and makes it active; a thousand idle sessions
@@ -28,6 +28,7 @@
 #include "server/engines.h"
 #include "server/handshake.h"
 #include "server/lanes.h"
+#include "server/owners.h"
 #include "server/parts.h"
 #include "server/peer_credentials.h"
 #include "server/session.h"
@@ -78,22 +79,15 @@ class Sessions final : private io::Poller {
   static constexpr std::int64_t kActiveUs = 1'000;
   static constexpr std::size_t kCountedPerTick = 64;
 
-  class Coming;
   std::size_t connections() const {
     return sessions_.size() + making_ + closer_.sessions() + untaken_.size();
   }
 
   Task<void> MakeSession(Fd socket, Peer peer, HelloText hello);
   Status CheckHello(const HelloText& hello) const;
-  // Whether it names an owner that has no open session.
-  bool OwnerGone(const HelloText& hello) const;
-  // kBusy where the owner would have more of the staging than it may while others need some.
-  Status CheckShare(const OwnerToken& owner, std::uint64_t bytes) const;
-  void TakeFromShare(const OwnerToken& owner, std::uint64_t bytes);
   Task<Result<std::unique_ptr<Session>>> Build(Peer peer, OwnerToken owner, std::uint64_t staging_bytes);
   Status Open(Session& session, Fd socket, Fd process);
   Status Welcome(Session& session);
-  OwnerToken NewOwner();
 
   Task<void> Serve(Session& session, wire::Submission call);
   void NoteSlow(const Session& session, const wire::Submission& call, Code code, const CallStations& stations,
@@ -126,6 +120,7 @@ class Sessions final : private io::Poller {
   Calls calls_;
   memory::SerialMovers background_;
   memory::StagingPool staging_;
+  Owners owners_;
   Lanes& lanes_;
   ServedLane& door_;  // of those who come in
   Closer closer_;
@@ -133,8 +128,6 @@ class Sessions final : private io::Poller {
   TaskGroup tasks_;
 
   std::map<catalog::SessionId, std::unique_ptr<Session>> sessions_;
-  std::map<OwnerToken, std::uint32_t> owners_;      // sessions of each
-  std::map<OwnerToken, std::uint64_t> staging_of_;  // bytes that each has, or that are being made for it
   std::uint32_t making_ = 0;
   std::deque<Fd> untaken_;  // of sessions that ended with messages that their clients have not received
   catalog::SessionId last_id_ = 0;
