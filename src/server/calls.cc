@@ -10,18 +10,13 @@
 #include "base/policy.h"
 #include "record/seal.h"
 #include "server/handshake.h"
+#include "server/operations.h"
 #include "store/remote_blocks.h"
 #include "wire/match_wire.h"
 #include "wire/spec_wire.h"
 
 namespace cistern::server {
 namespace {
-
-// What changes the node for all its clients.
-bool Steers(wire::Op op) {
-  return op == wire::Op::kDevice || op == wire::Op::kSwitch || op == wire::Op::kMemory ||
-         op == wire::Op::kDropNamed || op == wire::Op::kDrain;
-}
 
 // A client may ask for any deadline; none is further away than this.
 constexpr std::int64_t kMaxDeadlineUs = 3'600'000'000;
@@ -115,7 +110,7 @@ Task<Result<Answer>> Calls::Do(Session& session, const wire::Submission& call, C
   if (late_us >= 0) {
     co_return Error(Code::kTooLate, Text("the node took the call ", late_us, " us after its deadline"));
   }
-  if (Steers(call.op) && !session.own_user) {
+  if (OperationOf(call.op).steers && !session.own_user) {
     co_return Error(Code::kDenied, "steering a node is its own user's: run this command as the node's user");
   }
   switch (call.op) {

@@ -14,43 +14,10 @@
 #include "base/nearest.h"
 #include "base/slow_calls.h"
 #include "base/spin.h"
+#include "server/operations.h"
 
 namespace cistern::server {
 namespace {
-
-// None: nobody's request waits for such a call.
-std::optional<CallKind> KindOf(wire::Op op) {
-  switch (op) {
-    case wire::Op::kMatchRest: return CallKind::kMatch;
-    case wire::Op::kHold: return CallKind::kHold;
-    case wire::Op::kAcquire: return CallKind::kAcquire;
-    case wire::Op::kWrite: return CallKind::kWrite;
-    case wire::Op::kPublish:
-    case wire::Op::kAbandon: return CallKind::kPublish;
-    case wire::Op::kTouch: return CallKind::kTouch;
-    case wire::Op::kDrop:
-    case wire::Op::kDropNamespace:
-    case wire::Op::kDropNamed:
-    case wire::Op::kEndConversation: return CallKind::kDrop;
-    case wire::Op::kAttach: return CallKind::kAttach;
-    default: return std::nullopt;
-  }
-}
-
-// What CallText::of says, as the client says it.
-std::uint64_t CountOf(const wire::Submission& call) {
-  switch (call.op) {
-    case wire::Op::kMatchRest:
-    case wire::Op::kHold:
-    case wire::Op::kTouch:
-    case wire::Op::kDrop: return call.args_bytes / sizeof(wire::KeyItem);
-    case wire::Op::kAcquire: return call.args_bytes / sizeof(wire::BlockItem);
-    case wire::Op::kWrite: return call.a;
-    case wire::Op::kPublish:
-    case wire::Op::kAbandon: return call.args_bytes / sizeof(wire::PutIdItem);
-    default: return 1;
-  }
-}
 
 // Why descriptors could not be passed.
 Status Unsent(int error) {
@@ -358,7 +325,7 @@ Task<void> Sessions::Serve(Session& session, wire::Submission call) {
 
 void Sessions::NoteSlow(const Session& session, const wire::Submission& call, Code code,
                         const CallStations& stations, Instant ended) {
-  const auto kind = KindOf(call.op);
+  const auto kind = OperationOf(call.op).slow;
   if (!kind) return;
   SlowCall slow{.kind = *kind,
                 .stations = stations,
