@@ -52,9 +52,10 @@ Sessions::Sessions(const ServerParts& parts, const ServerOptions& options, Serve
       lanes_(parts.lanes),
       door_(lanes_.Make()),
       touches_(parts.loop.executor(), parts.store, counters),
-      tasks_(parts.loop.executor()) {
-  parts_.loop.AddPoller(*this);
-}
+      tasks_(parts.loop.executor()),
+      active_(parts.loop, touches_,
+              {.call = [this](Session& session, const wire::Submission& call) { Take(session, call); },
+               .forged = [this](Session& session, std::string what) { Forged(session, std::move(what)); }}) {}
 
 Sessions::~Sessions() {
   CISTERN_ASSERT(sessions_.empty());
@@ -194,7 +195,7 @@ Status Sessions::Open(Session& session, Fd socket, Fd process) {
   }
   // Edge: the eventfd need not be read, so whatever the client did to it cannot hold the core.
   watch = parts_.loop.Watch(session.core_event.get(), io::WatchMode::kEdge,
-                            [this, &session](std::uint32_t) { Activate(session); });
+                            [this, &session](std::uint32_t) { active_.Activate(session); });
   if (!watch) return std::move(watch.error());
   session.event_watch = std::move(*watch);
   return Status();
@@ -301,6 +302,38 @@ Task<void> Sessions::GrantStaging(Session& session, std::uint64_t bytes) {
 }
 
 // ---- calls ----------------------------------------------------------------------------------------------
+
+void Sessions::Take(Session& session, const wire::Submission& call) {
+  if (!Calls::InArea(call) || call.args_bytes > wire::kArgumentBytes - session.argument_bytes) {
+    Forged(session, Text("a submission has arguments at ", call.args_offset, " +", call.args_bytes,
+                         ", reply at ", call.reply_offset, " +", call.reply_bytes, " with ",
+                         session.argument_bytes, " bytes in flight: the area has ", wire::kArgumentBytes));
+    return;
+  }
+  // They come from the client's cache, and most go back there with the reply in them.
+  PrefetchLines(session.arguments().data() + call.args_offset, std::min(call.args_bytes, kPrefetchedBytes),
+                true);
+  session.argument_bytes += call.args_bytes;
+  session.tasks++;
+  counters_.in_flight++;
+  counters_.calls++;
+  if (std::optional<Answer> answer = AnswerAtOnce(session, call)) {
+    Finish(session, call, *answer);
+  } else {
+    tasks_.Spawn(Serve(session, call));
+  }
+}
+
+// One a poll, which is a step of its own with that.
+std::optional<Answer> Sessions::AnswerAtOnce(Session& session, const wire::Submission& call) {
+  if (call.op != wire::Op::kAcquire || draining_ || tried_in_ == active_.polls()) return std::nullopt;
+  tried_in_ = active_.polls();
+  executor().BeginStep();
+  const std::uint64_t before = executor().work();
+  std::optional<Answer> answer = calls_.AcquireInStep(session, call);
+  session.lane.Charge(executor().work() - before);
+  return answer;
+}
 
 Task<void> Sessions::Serve(Session& session, wire::Submission call) {
   const Instant began = executor().Now();
@@ -473,7 +506,7 @@ Task<void> Sessions::Remove(Session& session) {
   while (session.tasks > 0) co_await session.idle.Wait();
   // A call that was in flight may have taken a lease or left a put since, also before the first look ended.
   if (busy) co_await parts_.store.SessionEnded(session.caller, last_of_owner());
-  std::erase(active_, &session);
+  active_.Forget(session);
   touches_.Forget(session);
   const OwnerToken owner = session.caller.owner;
   for (const auto& area : session.staging) {
@@ -500,130 +533,6 @@ Task<void> Sessions::Drain(Instant deadline) {
   untaken_.clear();
   co_await tasks_.Close();
   co_await background_.Quiet(executor());
-}
-
-// ---- polling --------------------------------------------------------------------------------------------
-
-void Sessions::Activate(Session& session) {
-  session.last_used = executor().Now();
-  if (session.active || session.ended) return;
-  session.active = true;
-  if (!falling_asleep_) session.ring.SetCoreSleeps(false);
-  active_.push_back(&session);
-}
-
-void Sessions::Deactivate(std::size_t at) {
-  active_[at]->active = false;
-  active_[at] = active_.back();
-  active_.pop_back();
-}
-
-bool Sessions::Poll() {
-  if (falling_asleep_) {
-    return std::any_of(active_.begin(), active_.end(), [](const Session* session) {
-      return !session->ended && session->ring.HasSubmission();
-    });
-  }
-  bool any = false;
-  ++polls_;
-  std::size_t count = std::min(active_.size(), kSessionsPerPoll);
-  for (std::size_t i = 0; i < count; ++i) {
-    if (next_active_ >= active_.size()) next_active_ = 0;
-    any |= PollOne(*active_[next_active_++]);
-  }
-  if (polls_ % kPollsPerGlance == 0 && !active_.empty()) Glance(executor().Now());
-  return any;
-}
-
-bool Sessions::PollOne(Session& session) {
-  bool any = session.ring.TakeAnnounced();
-  const Executor::InLane in(executor(), &session.lane);
-  for (std::uint32_t i = 0; i < kCallsPerSession && !session.ended; ++i) {
-    if (session.lane.HasReady(kReadyOfSession)) break;
-    wire::Submission call;
-    NodeRing::Took took = session.ring.Take(call);
-    if (took == NodeRing::Took::kNothing) break;
-    any = true;
-    if (took == NodeRing::Took::kForged) {
-      Forged(session, Text("its ring is more than ", wire::kRingEntries, " submissions ahead"));
-      break;
-    }
-    if (!Calls::InArea(call) || call.args_bytes > wire::kArgumentBytes - session.argument_bytes) {
-      Forged(session, Text("a submission has arguments at ", call.args_offset, " +", call.args_bytes,
-                           ", reply at ", call.reply_offset, " +", call.reply_bytes, " with ",
-                           session.argument_bytes, " bytes in flight: the area has ", wire::kArgumentBytes));
-      break;
-    }
-    // They come from the client's cache, and most go back there with the reply in them.
-    PrefetchLines(session.arguments().data() + call.args_offset, std::min(call.args_bytes, kPrefetchedBytes),
-                  true);
-    session.argument_bytes += call.args_bytes;
-    session.tasks++;
-    counters_.in_flight++;
-    counters_.calls++;
-    if (std::optional<Answer> answer = AnswerAtOnce(session, call)) {
-      Finish(session, call, *answer);
-    } else {
-      tasks_.Spawn(Serve(session, call));
-    }
-  }
-  if (any) session.last_used = executor().Now();
-  return any;
-}
-
-// One a poll, which is a step of its own with that.
-std::optional<Answer> Sessions::AnswerAtOnce(Session& session, const wire::Submission& call) {
-  if (call.op != wire::Op::kAcquire || draining_ || tried_in_ == polls_) return std::nullopt;
-  tried_in_ = polls_;
-  executor().BeginStep();
-  const std::uint64_t before = executor().work();
-  std::optional<Answer> answer = calls_.AcquireInStep(session, call);
-  session.lane.Charge(executor().work() - before);
-  return answer;
-}
-
-// What need not be seen at once: touches, and who has become idle.
-void Sessions::Glance(Instant now) {
-  for (std::size_t at = 0; at < active_.size();) {
-    Session& session = *active_[at];
-    if (session.ended) {
-      Deactivate(at);
-      continue;
-    }
-    touches_.Look(session);
-    if (now.UsSince(session.last_used) > kActiveUs) {
-      session.ring.SetCoreSleeps(true);
-      // As before a sleep: either this sees the submission or the client sees the word.
-      FullFence();
-      if (!session.ring.HasSubmission()) {
-        Deactivate(at);
-        continue;
-      }
-      session.ring.SetCoreSleeps(false);
-      session.last_used = now;
-    }
-    at++;
-  }
-}
-
-void Sessions::AboutToSleep() {
-  falling_asleep_ = true;
-  for (Session* session : active_) session->ring.SetCoreSleeps(true);
-}
-
-void Sessions::Awake() {
-  falling_asleep_ = false;
-  for (std::size_t at = 0; at < active_.size();) {
-    Session& session = *active_[at];
-    // Touches keep nobody awake; a client that signalled for them is looked at before the next sleep.
-    if (!session.ended && session.ring.HasTouches()) polls_ = kPollsPerGlance - 1;
-    if (!session.ended && (session.ring.HasSubmission() || session.ring.HasTouches())) {
-      session.ring.SetCoreSleeps(false);
-      at++;
-    } else {
-      Deactivate(at);
-    }
-  }
 }
 
 }  // namespace cistern::server

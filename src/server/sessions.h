@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All sessions of a node: who comes in, which are polled, what they are answered, and their end.
-//
-// A session is polled while it is active: it submitted something a moment ago. Another one has its
-// core_sleeps word set, so that its next submission signals and makes it active; a thousand idle sessions
-// cost nothing.
+// All sessions of a node: who comes in, what their calls are answered, and their end.
 #pragma once
 
 #include <array>
@@ -14,14 +10,13 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "base/event.h"
 #include "base/log.h"
 #include "base/task_group.h"
-#include "io/loop.h"
 #include "memory/serial_movers.h"
 #include "memory/staging.h"
+#include "server/active_sessions.h"
 #include "server/call_times.h"
 #include "server/calls.h"
 #include "server/closer.h"
@@ -36,7 +31,7 @@
 
 namespace cistern::server {
 
-class Sessions final : private io::Poller {
+class Sessions final {
  public:
   Sessions(const ServerParts& parts, const ServerOptions& options, ServerCounters& counters,
            CallTimes& times);
@@ -69,14 +64,7 @@ class Sessions final : private io::Poller {
   Executor& executor() const { return parts_.loop.executor(); }
 
  private:
-  // Of one poll, so that it stays within a core step and nobody waits for one who submits a lot.
-  static constexpr std::size_t kSessionsPerPoll = 32;
-  static constexpr std::uint32_t kCallsPerSession = 4;
-  // Steps of a session that are ready: past it the rest of its calls stay in its ring.
-  static constexpr std::size_t kReadyOfSession = 4;
   static constexpr std::uint32_t kPrefetchedBytes = 4096;  // of a call's arguments
-  static constexpr std::uint32_t kPollsPerGlance = 64;     // how seldom touches and idleness are looked at
-  static constexpr std::int64_t kActiveUs = 1'000;
   static constexpr std::size_t kCountedPerTick = 64;
 
   std::size_t connections() const {
@@ -89,6 +77,9 @@ class Sessions final : private io::Poller {
   Status Open(Session& session, Fd socket, Fd process);
   Status Welcome(Session& session);
 
+  // A call out of the session's ring: answered in this step, or given a task.
+  void Take(Session& session, const wire::Submission& call);
+  std::optional<Answer> AnswerAtOnce(Session& session, const wire::Submission& call);
   Task<void> Serve(Session& session, wire::Submission call);
   void NoteSlow(const Session& session, const wire::Submission& call, Code code, const CallStations& stations,
                 Instant ended);
@@ -102,15 +93,6 @@ class Sessions final : private io::Poller {
   void LetGo(Fd socket);
   Task<void> Remove(Session& session);
   void Forged(Session& session, std::string what);
-
-  void Activate(Session& session);
-  bool Poll() override;
-  void AboutToSleep() override;
-  void Awake() override;
-  bool PollOne(Session& session);
-  std::optional<Answer> AnswerAtOnce(Session& session, const wire::Submission& call);
-  void Glance(Instant now);
-  void Deactivate(std::size_t at);
 
   const ServerParts parts_;
   const ServerOptions options_;
@@ -136,11 +118,8 @@ class Sessions final : private io::Poller {
   Event quiet_;  // pulsed when nothing is in flight
   Event empty_;  // pulsed when a session is gone
 
-  std::vector<Session*> active_;
-  std::size_t next_active_ = 0;
-  std::uint32_t polls_ = 0;
   std::uint32_t tried_in_ = 0;  // the poll that last answered a call itself, or tried to
-  bool falling_asleep_ = false;
+  ActiveSessions active_;
 };
 
 }  // namespace cistern::server
