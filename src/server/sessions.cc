@@ -343,10 +343,10 @@ Task<void> Sessions::Serve(Session& session, wire::Submission call) {
   Answer answer;
   if (draining_) {
     counters_.calls_refused++;
-    answer = Calls::Fail(session, call, Status(Code::kGone, "the node is going down"));
+    answer = Fail(session, call, Status(Code::kGone, "the node is going down"));
   } else {
     const Result<Answer> done = co_await calls_.Do(session, call, stations);
-    answer = done ? *done : Calls::Fail(session, call, done.error());
+    answer = done ? *done : Fail(session, call, done.error());
     if (answer.code == Code::kInvalid) counters_.calls_refused++;
   }
   const Instant ended = executor().Now();
