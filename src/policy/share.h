@@ -22,6 +22,14 @@ constexpr bool MayTake(std::uint64_t limit, std::uint64_t used, std::uint64_t mi
   return used <= limit && more <= limit - used && mine + more <= kShare * (limit - used - more);
 }
 
+// The most that it may take at once.
+constexpr std::uint64_t MostMore(std::uint64_t limit, std::uint64_t used, std::uint64_t mine) {
+  if (used > limit) return 0;
+  // What is left then counts, kShare times of which hold these and what it has.
+  const std::uint64_t share = kShare * (limit - used);
+  return share > mine ? (share - mine) / (kShare + 1) : 0;
+}
+
 // Whether it may keep the `mine` that it has already, of `used` by all.
 constexpr bool MayKeep(std::uint64_t limit, std::uint64_t used, std::uint64_t mine) {
   return used <= limit && mine <= kShare * (limit - used);

@@ -51,5 +51,19 @@ TEST(Share, WhatIsTakenAtOnceCountsAsWell) {
   EXPECT_FALSE(MayTake(100, 100, 0, 1));
 }
 
+TEST(Share, P5TheMostThatMayBeTakenMayBeTakenAndNoMore) {
+  for (std::uint64_t used = 0; used <= 60; ++used) {
+    for (std::uint64_t mine = 0; mine <= used; ++mine) {
+      const std::uint64_t most = MostMore(60, used, mine);
+      if (most > 0) {
+        EXPECT_TRUE(MayTake(60, used, mine, most)) << used << " " << mine;
+      }
+      EXPECT_FALSE(MayTake(60, used, mine, most + 1)) << used << " " << mine;
+    }
+  }
+  EXPECT_EQ(MostMore(100, 0, 0), 80u);
+  EXPECT_EQ(MostMore(100, 101, 0), 0u);
+}
+
 }  // namespace
 }  // namespace cistern::policy

@@ -9,7 +9,7 @@
 #include "base/format.h"
 #include "base/policy.h"
 #include "record/seal.h"
-#include "server/handshake.h"
+#include "server/operations.h"
 #include "store/remote_blocks.h"
 #include "wire/match_wire.h"
 #include "wire/spec_wire.h"
@@ -17,43 +17,11 @@
 namespace cistern::server {
 namespace {
 
-// What changes the node for all its clients.
-bool Steers(wire::Op op) {
-  return op == wire::Op::kDevice || op == wire::Op::kSwitch || op == wire::Op::kMemory ||
-         op == wire::Op::kDropNamed || op == wire::Op::kDrain;
-}
-
-// A client may ask for any deadline; none is further away than this.
-constexpr std::int64_t kMaxDeadlineUs = 3'600'000'000;
 // What is done in the time of a touch, nearly (Executor::AddWork): items of a list taken, bytes of the status
 // written.
 constexpr std::size_t kItemsPerTouch = 4;
 constexpr std::size_t kTextPerTouch = 16;
 constexpr std::uint16_t kPromptFlags = wire::kPartial | wire::kOutlookMask | wire::kImportanceMask;
-
-std::span<const std::byte> ArgumentBytes(const Session& session, const wire::Submission& call) {
-  return session.arguments().subspan(call.args_offset, call.args_bytes);
-}
-
-std::span<std::byte> ReplyRoom(Session& session, const wire::Submission& call) {
-  return session.arguments().subspan(call.reply_offset, call.reply_bytes);
-}
-
-// The reply in the area, or why it does not go there.
-Answer Reply(Session& session, const wire::Submission& call, std::span<const std::byte> reply,
-             Answer answer) {
-  std::span<std::byte> room = ReplyRoom(session, call);
-  if (reply.size() > room.size()) {
-    Answer failed = Calls::Fail(session, call,
-                                Status(Code::kInvalid, Text("the reply has ", reply.size(),
-                                                            " bytes, the call left room for ", room.size())));
-    failed.a = reply.size();
-    return failed;
-  }
-  if (!reply.empty()) std::memcpy(room.data(), reply.data(), reply.size());
-  answer.reply_bytes = static_cast<std::uint32_t>(reply.size());
-  return answer;
-}
 
 // A prompt of which the client tells with its call, without its blocks.
 Result<store::MatchedPrompt> PromptOf(const wire::Submission& call, std::uint16_t known,
@@ -84,10 +52,6 @@ Status CheckLease(std::uint64_t lease_us) {
   return Status(Code::kInvalid, Text("a lease of ", lease_us, " us: leases last 1 to ", kMaxLeaseUs, " us"));
 }
 
-Instant DeadlineOf(const Executor& executor, const wire::Submission& call) {
-  return std::min(Instant{call.deadline_ns}, executor.Now().PlusUs(kMaxDeadlineUs));
-}
-
 }  // namespace
 
 bool Calls::InArea(const wire::Submission& call) {
@@ -97,17 +61,6 @@ bool Calls::InArea(const wire::Submission& call) {
   return inside(call.args_offset, call.args_bytes) && inside(call.reply_offset, call.reply_bytes);
 }
 
-Answer Calls::Fail(Session& session, const wire::Submission& call, const Status& why) {
-  std::span<std::byte> room = ReplyRoom(session, call);
-  Answer answer{.code = why.code()};
-  if (room.empty()) return answer;
-  std::span text(reinterpret_cast<char*>(room.data()),
-                 std::min<std::size_t>(room.size(), wire::kMaxReplyMessage));
-  SetText(text, why.message());
-  answer.reply_bytes = static_cast<std::uint32_t>(std::min(why.message().size() + 1, text.size()));
-  return answer;
-}
-
 Task<Result<Answer>> Calls::Do(Session& session, const wire::Submission& call, CallStations& stations) {
   // A client's number may be any: none before the clock's begin, which would be too far off to count from.
   const Instant deadline{std::max<std::int64_t>(call.deadline_ns, 0)};
@@ -115,7 +68,7 @@ Task<Result<Answer>> Calls::Do(Session& session, const wire::Submission& call, C
   if (late_us >= 0) {
     co_return Error(Code::kTooLate, Text("the node took the call ", late_us, " us after its deadline"));
   }
-  if (Steers(call.op) && !session.own_user) {
+  if (OperationOf(call.op).steers && !session.own_user) {
     co_return Error(Code::kDenied, "steering a node is its own user's: run this command as the node's user");
   }
   switch (call.op) {
@@ -133,11 +86,11 @@ Task<Result<Answer>> Calls::Do(Session& session, const wire::Submission& call, C
     case wire::Op::kEndConversation: co_return co_await EndConversation(session, call, stations);
     case wire::Op::kReportBad: co_return co_await ReportBad(session, call);
     case wire::Op::kStatus: co_return co_await ReportStatus(session, call);
-    case wire::Op::kDevice: co_return co_await ChangeDevice(session, call);
-    case wire::Op::kSwitch: co_return co_await Turn(session, call);
-    case wire::Op::kMemory: co_return co_await Resize(call);
+    case wire::Op::kDevice: co_return co_await steering_.ChangeDevice(session, call);
+    case wire::Op::kSwitch: co_return co_await steering_.Turn(session, call);
+    case wire::Op::kMemory: co_return co_await steering_.Resize(call);
     case wire::Op::kDropNamed: co_return co_await DropNamed(session, call, stations);
-    case wire::Op::kDrain: co_return co_await Drain(call);
+    case wire::Op::kDrain: co_return co_await steering_.Drain(call);
     case wire::Op::kIntroduce: co_return Introduce(session, call);
     case wire::Op::kNone: break;
   }
@@ -274,12 +227,6 @@ Task<std::uint32_t> AddRuns(Executor&, std::vector<MatchRun>& runs, std::span<co
     blocks += more[i].blocks;
   }
   co_return blocks;
-}
-
-// The answer to a call that says no more than that it was done.
-Result<Answer> Done(Status status) {
-  if (!status.ok()) return Error(std::move(status));
-  return Answer();
 }
 
 wire::ViewItem ItemOf(const store::ViewGrant& view) {
@@ -736,72 +683,9 @@ Task<Result<Answer>> Calls::Inquire(Session& session, const wire::Submission& ca
   co_return Reply(session, call, std::as_bytes(std::span(*text)), Answer{.b = wire::kReportEnds});
 }
 
-Task<Result<Answer>> Calls::ChangeDevice(Session& session, const wire::Submission& call) {
-  Arguments arguments(ArgumentBytes(session, call));
-  Status status;
-  if (call.a != wire::kTakeOut && call.a != wire::kBringBack) {
-    status = Status(Code::kInvalid, Text("device: ", call.a, " asks for nothing that is known"));
-  } else if (arguments.left() < 1 || arguments.left() > wire::kMaxPathBytes) {
-    status = Status(Code::kInvalid, Text("device: a path of ", arguments.left(), " bytes: paths have 1 to ",
-                                         wire::kMaxPathBytes));
-  } else if (parts_.device == nullptr) {
-    status = Status(Code::kMiss, "device: this node has no flash");
-  }
-  if (!status.ok()) co_return Error(status);
-  co_return Done(co_await parts_.device(arguments.TakeText(), call.a == wire::kBringBack));
-}
-
-Task<Result<Answer>> Calls::Turn(Session& session, const wire::Submission& call) {
-  Arguments arguments(ArgumentBytes(session, call));
-  Status status;
-  if ((call.a != wire::kReads && call.a != wire::kWrites) || call.b > 1 ||
-      (call.flags & ~wire::kOfEngine) != 0) {
-    status = Status(Code::kInvalid, Text("switch: ", call.a, " turned ", call.b, " with the flags ",
-                                         call.flags, " is nothing that is known"));
-  } else if (arguments.left() > wire::kMaxTargetBytes) {
-    status = Status(Code::kInvalid, Text("switch: a name of ", arguments.left(),
-                                         " bytes: names have at most ", wire::kMaxTargetBytes));
-  }
-  if (!status.ok()) co_return Error(status);
-  std::string target = arguments.TakeText();
-  const store::Switch which = call.a == wire::kReads ? store::Switch::kReads : store::Switch::kWrites;
-  const bool on = call.b == 1, all = target.empty();
-  Task<Result<std::uint32_t>> turning = (call.flags & wire::kOfEngine) != 0
-                                            ? engines_.Turn(which, on, std::move(target))
-                                            : parts_.store.Turn(which, on, std::move(target));
-  const Result<std::uint32_t> turned = co_await turning;
-  if (!turned) co_return Error(turned.error());
-  // All on again are also the engines that were off by themselves.
-  if (on && all) co_await engines_.TurnAllOn(which);
-  co_return Answer{.a = *turned};
-}
-
 Result<Answer> Calls::Introduce(Session& session, const wire::Submission& call) {
   Arguments arguments(ArgumentBytes(session, call));
   return Done(engines_.Introduce(session, arguments.TakeText(wire::kMaxTargetBytes)));
-}
-
-Task<Result<Answer>> Calls::Resize(const wire::Submission& call) {
-  if (parts_.resize == nullptr) co_return Error(Code::kInvalid, "memory: this node's has one size");
-  const Result<std::uint64_t> bytes = co_await parts_.resize(call.a);
-  if (!bytes) co_return Error(bytes.error());
-  co_return Answer{.a = *bytes};
-}
-
-Task<Result<Answer>> Calls::Drain(const wire::Submission& call) {
-  if (call.a > wire::kForLeaving || (call.flags & ~wire::kThenStop) != 0) {
-    co_return Error(Code::kInvalid,
-                    Text("drain: ", call.a, " with the flags ", call.flags, " is nothing that is known"));
-  }
-  if (parts_.drain == nullptr) co_return Error(Code::kInvalid, "drain: this node is never out of service");
-  const auto us = static_cast<std::int64_t>(std::min(call.b, static_cast<std::uint64_t>(kMaxDeadlineUs)));
-  const Status begun =
-      co_await parts_.drain({.on = call.a != wire::kServe,
-                             .memory_goes = call.a == wire::kForReboot || call.a == wire::kForLeaving,
-                             .lower_tier_goes = call.a == wire::kForLeaving,
-                             .then_stop = (call.flags & wire::kThenStop) != 0,
-                             .deadline = executor().Now().PlusUs(us)});
-  co_return Done(begun);
 }
 
 Task<Result<Answer>> Calls::DropNamed(Session& session, const wire::Submission& call,

@@ -13,25 +13,21 @@
 #include "base/task.h"
 #include "cistern/store.h"
 #include "io/loop.h"
+#include "server/answer.h"
 #include "server/arguments.h"
 #include "server/parts.h"
 #include "server/session.h"
+#include "server/steering.h"
 #include "store/block_store.h"
 #include "wire/protocol.h"
 
 namespace cistern::server {
 
-struct Answer {
-  Code code = Code::kOk;
-  std::uint32_t reply_bytes = 0;
-  std::uint64_t a = 0;
-  std::uint64_t b = 0;
-};
-
 class Calls final {
  public:
   // Borrows what the parts borrow, and the engines.
-  Calls(const ServerParts& parts, Engines& engines) : parts_(parts), engines_(engines) {}
+  Calls(const ServerParts& parts, Engines& engines)
+      : parts_(parts), engines_(engines), steering_(parts, engines) {}
   Executor& executor() const { return parts_.loop.executor(); }
 
   // Whether the entry's argument and reply ranges lie in the argument area: an entry whose ranges do not is
@@ -52,9 +48,6 @@ class Calls final {
                                                 std::uint64_t incarnation, std::span<const BlockRef> blocks,
                                                 std::int64_t lease_us, std::span<wire::ViewItem> views);
   void ReleaseAtOnce(const catalog::Caller& caller, catalog::LeaseId lease);
-
-  // An answer that says why not, with the message in the reply area as far as it has room.
-  static Answer Fail(Session& session, const wire::Submission& call, const Status& why);
 
  private:
   Task<Result<Answer>> Attach(Session& session, const wire::Submission& call, CallStations& stations);
@@ -87,16 +80,12 @@ class Calls final {
   Task<Result<Answer>> ReportBad(Session& session, const wire::Submission& call);
   Task<Result<Answer>> ReportStatus(Session& session, const wire::Submission& call);
   Task<Result<Answer>> Inquire(Session& session, const wire::Submission& call);
-  Task<Result<Answer>> ChangeDevice(Session& session, const wire::Submission& call);
-  Task<Result<Answer>> Turn(Session& session, const wire::Submission& call);
   Result<Answer> Introduce(Session& session, const wire::Submission& call);
   // The store's MatchRest where reads are on for the session's engine; otherwise nothing, and it is counted.
   Task<Result<std::vector<MatchRun>>> FindRest(const Session& session, std::uint32_t slot,
                                                std::uint32_t matched, std::span<const BlockKey> rest,
                                                store::Unmatched* unmatched);
-  Task<Result<Answer>> Resize(const wire::Submission& call);
   Task<Result<Answer>> DropNamed(Session& session, const wire::Submission& call, CallStations& stations);
-  Task<Result<Answer>> Drain(const wire::Submission& call);
 
   // The parts of a write, a slice a step; they borrow from the areas that are added to `read`.
   Task<Status> TakeWrites(Session& session, std::vector<std::shared_ptr<memory::StagingArea>>& read,
@@ -105,6 +94,7 @@ class Calls final {
 
   const ServerParts parts_;
   Engines& engines_;
+  Steering steering_;
 };
 
 }  // namespace cistern::server

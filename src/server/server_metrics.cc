@@ -3,6 +3,7 @@
 
 #include "base/metric_registry.h"
 #include "server/engines.h"
+#include "server/operations.h"
 #include "server/server.h"
 
 namespace cistern::server {
@@ -46,22 +47,6 @@ constexpr MetricMember<ServerCounters> kEngines[] = {
      "prefill that they did not compute, by their own estimate"},
     {"spent_us", kCounter, &ServerCounters::spent_us,
      "time that requests waited for what was loaded instead"},
-};
-
-struct TimedCall {
-  std::string_view name;
-  wire::Op op;
-  std::string_view help;
-};
-
-constexpr TimedCall kTimed[] = {
-    {"match", wire::Op::kMatchRest, "the rest of a chain, which the index did not have"},
-    {"hold", wire::Op::kHold, "a match that leases what it found"},
-    {"acquire", wire::Op::kAcquire, "views, with what was fetched from flash for them"},
-    {"write", wire::Op::kWrite, "parts of blocks, until the node let go of their bytes"},
-    {"publish", wire::Op::kPublish, "what was written held becomes visible"},
-    {"touch", wire::Op::kTouch, "uses in order"},
-    {"drop", wire::Op::kDrop, "blocks with all that descends from them, durably"},
 };
 
 struct OffField {
@@ -110,7 +95,11 @@ void AddCallTimes(MetricRegistry& registry, const Server* server) {
   registry.Label(
       "calls", "call",
       "how long the node took for a call; one that it answers in the step that takes it is not timed");
-  for (const TimedCall& call : kTimed) registry.Add("calls", call.name, call.help, times.of(call.op));
+  for (const Operation& one : kOperations) {
+    if (!one.times.empty())
+      registry.Add("calls", kCallKinds[static_cast<std::size_t>(*one.slow)].name, one.times,
+                   times.of(one.op));
+  }
 }
 
 void AddMetrics(MetricRegistry& registry, const Server* server) {

@@ -14,44 +14,10 @@
 #include "base/nearest.h"
 #include "base/slow_calls.h"
 #include "base/spin.h"
-#include "policy/share.h"
+#include "server/operations.h"
 
 namespace cistern::server {
 namespace {
-
-// None: nobody's request waits for such a call.
-std::optional<CallKind> KindOf(wire::Op op) {
-  switch (op) {
-    case wire::Op::kMatchRest: return CallKind::kMatch;
-    case wire::Op::kHold: return CallKind::kHold;
-    case wire::Op::kAcquire: return CallKind::kAcquire;
-    case wire::Op::kWrite: return CallKind::kWrite;
-    case wire::Op::kPublish:
-    case wire::Op::kAbandon: return CallKind::kPublish;
-    case wire::Op::kTouch: return CallKind::kTouch;
-    case wire::Op::kDrop:
-    case wire::Op::kDropNamespace:
-    case wire::Op::kDropNamed:
-    case wire::Op::kEndConversation: return CallKind::kDrop;
-    case wire::Op::kAttach: return CallKind::kAttach;
-    default: return std::nullopt;
-  }
-}
-
-// What CallText::of says, as the client says it.
-std::uint64_t CountOf(const wire::Submission& call) {
-  switch (call.op) {
-    case wire::Op::kMatchRest:
-    case wire::Op::kHold:
-    case wire::Op::kTouch:
-    case wire::Op::kDrop: return call.args_bytes / sizeof(wire::KeyItem);
-    case wire::Op::kAcquire: return call.args_bytes / sizeof(wire::BlockItem);
-    case wire::Op::kWrite: return call.a;
-    case wire::Op::kPublish:
-    case wire::Op::kAbandon: return call.args_bytes / sizeof(wire::PutIdItem);
-    default: return 1;
-  }
-}
 
 // Why descriptors could not be passed.
 Status Unsent(int error) {
@@ -82,12 +48,14 @@ Sessions::Sessions(const ServerParts& parts, const ServerOptions& options, Serve
       calls_(parts, engines_),
       background_(parts.movers),
       staging_(background_, options.staging_budget_bytes),
+      owners_(parts.random, options.staging_budget_bytes, options.session_staging_bytes),
       lanes_(parts.lanes),
       door_(lanes_.Make()),
       touches_(parts.loop.executor(), parts.store, counters),
-      tasks_(parts.loop.executor()) {
-  parts_.loop.AddPoller(*this);
-}
+      tasks_(parts.loop.executor()),
+      active_(parts.loop, touches_,
+              {.call = [this](Session& session, const wire::Submission& call) { Take(session, call); },
+               .forged = [this](Session& session, std::string what) { Forged(session, std::move(what)); }}) {}
 
 Sessions::~Sessions() {
   CISTERN_ASSERT(sessions_.empty());
@@ -117,65 +85,11 @@ Status Sessions::CheckHello(const HelloText& hello) const {
              " bytes beside its staging, all of them a "
              "sixteenth of the memory): close one, share a session between threads, or give the node "
              "more memory"));
-  if (OwnerGone(hello))
+  if (owners_.Gone(hello.owner))
     return Status(Code::kDenied,
                   "the owner token is of no open session of this node: connect without one, or take the "
                   "token from a process that is connected");
   return Status();
-}
-
-bool Sessions::OwnerGone(const HelloText& hello) const {
-  return hello.owner != OwnerToken{} && !owners_.contains(hello.owner);
-}
-
-Status Sessions::CheckShare(const OwnerToken& owner, std::uint64_t bytes) const {
-  const auto found = staging_of_.find(owner);
-  const std::uint64_t has = found == staging_of_.end() ? 0 : found->second;
-  const std::uint64_t budget = staging_.budget_bytes();
-  // What an owner starts with it has whole, as long as there is any.
-  if (has < options_.session_staging_bytes && bytes <= options_.session_staging_bytes - has) return Status();
-  if (policy::MayTake(budget, staging_.used_bytes(), has, bytes)) return Status();
-  const std::uint64_t left = budget - staging_.used_bytes();
-  // What is left then counts, four times of which hold this and what it has.
-  const std::uint64_t share = policy::kShare * left;
-  std::uint64_t most = share > has ? (share - has) / (policy::kShare + 1) : 0;
-  if (has < options_.session_staging_bytes)
-    most = std::max(most, std::min(left, options_.session_staging_bytes - has));
-  return Status(Code::kBusy, Text("staging: ", bytes, " bytes asked for, ", left, " of ", budget,
-                                  " are left, and this owner, which has ", has, ", may take ", most,
-                                  " of them now; end idle sessions or give the node more memory"));
-}
-
-void Sessions::TakeFromShare(const OwnerToken& owner, std::uint64_t bytes) {
-  const auto found = staging_of_.find(owner);
-  if (found == staging_of_.end()) return;  // nothing was added
-  CISTERN_ASSERT(found->second >= bytes);
-  found->second -= bytes;
-  if (found->second == 0) staging_of_.erase(found);
-}
-
-// Staging that is being made is the owner's from the question on: several of its processes that ask at once
-// get no more than they would one after the other.
-class Sessions::Coming final {
- public:
-  Coming(Sessions& sessions, const OwnerToken& owner, std::uint64_t bytes)
-      : sessions_(sessions), owner_(owner), bytes_(bytes) {
-    sessions_.staging_of_[owner_] += bytes_;
-  }
-  ~Coming() { sessions_.TakeFromShare(owner_, bytes_); }
-  Coming(const Coming&) = delete;
-  Coming& operator=(const Coming&) = delete;
-
- private:
-  Sessions& sessions_;
-  const OwnerToken owner_;
-  const std::uint64_t bytes_;
-};
-
-OwnerToken Sessions::NewOwner() {
-  OwnerToken token{};
-  while (token == OwnerToken{} || owners_.contains(token)) parts_.random(token);
-  return token;
 }
 
 Task<void> Sessions::MakeSession(Fd socket, Peer peer, HelloText hello) {
@@ -185,23 +99,23 @@ Task<void> Sessions::MakeSession(Fd socket, Peer peer, HelloText hello) {
     process = ProcessOf(socket.get(), peer);
     if (!process) status = process.error();
   }
-  const OwnerToken owner = hello.owner != OwnerToken{} ? hello.owner : NewOwner();
+  const OwnerToken owner = hello.owner != OwnerToken{} ? hello.owner : owners_.NewToken();
   const std::uint64_t bytes = hello.staging_bytes != 0 ? hello.staging_bytes : options_.session_staging_bytes;
-  if (status.ok()) status = CheckShare(owner, bytes);
+  if (status.ok()) status = owners_.CheckShare(owner, bytes, staging_.used_bytes());
   if (!status.ok()) {
     // After a node's restart an engine's processes may come before they hear of their new owner: no fault.
-    if (hello.tenant != options_.tenant || !OwnerGone(hello)) counters_.refused++;
+    if (hello.tenant != options_.tenant || !owners_.Gone(hello.owner)) counters_.refused++;
     Refuse(socket.get(), status);
     closer_.Close(std::move(socket));
     co_return;
   }
   making_++;
-  const Coming coming(*this, owner, bytes);
+  const StagingClaim claim(owners_, owner, bytes);
   Result<std::unique_ptr<Session>> built = co_await Build(peer, owner, bytes);
   making_--;
   // While it was made, the last session of the owner may have gone, and the node may be going.
   if (built) {
-    if (OwnerGone(hello)) status = CheckHello(hello);
+    if (owners_.Gone(hello.owner)) status = CheckHello(hello);
     if (draining_) status = Status(Code::kGone, "the node is going down");
   } else {
     status = built.error();
@@ -210,8 +124,8 @@ Task<void> Sessions::MakeSession(Fd socket, Peer peer, HelloText hello) {
     const int fd = socket.get();
     Session& session = **built;
     sessions_.emplace(session.caller.session, std::move(*built));
-    owners_[session.caller.owner]++;
-    staging_of_[session.caller.owner] += session.staging[0]->bytes();
+    owners_.AddSession(session.caller.owner);
+    owners_.AddStaging(session.caller.owner, session.staging[0]->bytes());
     counters_.sessions = sessions_.size();
     status = Open(session, std::move(socket), std::move(*process));
     if (status.ok()) status = Welcome(session);
@@ -281,7 +195,7 @@ Status Sessions::Open(Session& session, Fd socket, Fd process) {
   }
   // Edge: the eventfd need not be read, so whatever the client did to it cannot hold the core.
   watch = parts_.loop.Watch(session.core_event.get(), io::WatchMode::kEdge,
-                            [this, &session](std::uint32_t) { Activate(session); });
+                            [this, &session](std::uint32_t) { active_.Activate(session); });
   if (!watch) return std::move(watch.error());
   session.event_watch = std::move(*watch);
   return Status();
@@ -332,7 +246,7 @@ void Sessions::OnSocket(Session& session, std::uint32_t events) {
 void Sessions::TakeStagingBack(Session& session, std::uint64_t area) {
   if (area == 0 || area >= session.staging.size() || session.staging[area] == nullptr)
     return Forged(session, Text("it gives back staging area ", area, ", which is none that it was granted"));
-  TakeFromShare(session.caller.owner, session.staging[area]->bytes());
+  owners_.RemoveStaging(session.caller.owner, session.staging[area]->bytes());
   session.staging[area].reset();
   counters_.staging_bytes = staging_.used_bytes();
 }
@@ -347,9 +261,9 @@ Task<void> Sessions::GrantStaging(Session& session, std::uint64_t bytes) {
   const auto unused = std::ranges::find(session.staging, nullptr);
   const auto number = static_cast<std::uint32_t>(unused - session.staging.begin());
   if (number < wire::kMaxStagingAreas) {
-    Status share = CheckShare(session.caller.owner, bytes);
+    Status share = owners_.CheckShare(session.caller.owner, bytes, staging_.used_bytes());
     if (share.ok()) {
-      const Coming coming(*this, session.caller.owner, bytes);
+      const StagingClaim claim(owners_, session.caller.owner, bytes);
       area = co_await staging_.Make(executor(), bytes);
     } else {
       area = Error(std::move(share));
@@ -361,7 +275,7 @@ Task<void> Sessions::GrantStaging(Session& session, std::uint64_t bytes) {
     grant.bytes = (*area)->bytes();
     fd = (*area)->TakeFd();
     if (number == session.staging.size()) session.staging.emplace_back();
-    staging_of_[session.caller.owner] += grant.bytes;
+    owners_.AddStaging(session.caller.owner, grant.bytes);
     session.staging[number] = std::move(*area);
   } else {
     grant.code = static_cast<std::uint32_t>(area.error().code());
@@ -389,6 +303,38 @@ Task<void> Sessions::GrantStaging(Session& session, std::uint64_t bytes) {
 
 // ---- calls ----------------------------------------------------------------------------------------------
 
+void Sessions::Take(Session& session, const wire::Submission& call) {
+  if (!Calls::InArea(call) || call.args_bytes > wire::kArgumentBytes - session.argument_bytes) {
+    Forged(session, Text("a submission has arguments at ", call.args_offset, " +", call.args_bytes,
+                         ", reply at ", call.reply_offset, " +", call.reply_bytes, " with ",
+                         session.argument_bytes, " bytes in flight: the area has ", wire::kArgumentBytes));
+    return;
+  }
+  // They come from the client's cache, and most go back there with the reply in them.
+  PrefetchLines(session.arguments().data() + call.args_offset, std::min(call.args_bytes, kPrefetchedBytes),
+                true);
+  session.argument_bytes += call.args_bytes;
+  session.tasks++;
+  counters_.in_flight++;
+  counters_.calls++;
+  if (std::optional<Answer> answer = AnswerAtOnce(session, call)) {
+    Finish(session, call, *answer);
+  } else {
+    tasks_.Spawn(Serve(session, call));
+  }
+}
+
+// One a poll, which is a step of its own with that.
+std::optional<Answer> Sessions::AnswerAtOnce(Session& session, const wire::Submission& call) {
+  if (call.op != wire::Op::kAcquire || draining_ || tried_in_ == active_.polls()) return std::nullopt;
+  tried_in_ = active_.polls();
+  executor().BeginStep();
+  const std::uint64_t before = executor().work();
+  std::optional<Answer> answer = calls_.AcquireInStep(session, call);
+  session.lane.Charge(executor().work() - before);
+  return answer;
+}
+
 Task<void> Sessions::Serve(Session& session, wire::Submission call) {
   const Instant began = executor().Now();
   CallStations stations(executor().clock(), began);
@@ -397,10 +343,10 @@ Task<void> Sessions::Serve(Session& session, wire::Submission call) {
   Answer answer;
   if (draining_) {
     counters_.calls_refused++;
-    answer = Calls::Fail(session, call, Status(Code::kGone, "the node is going down"));
+    answer = Fail(session, call, Status(Code::kGone, "the node is going down"));
   } else {
     const Result<Answer> done = co_await calls_.Do(session, call, stations);
-    answer = done ? *done : Calls::Fail(session, call, done.error());
+    answer = done ? *done : Fail(session, call, done.error());
     if (answer.code == Code::kInvalid) counters_.calls_refused++;
   }
   const Instant ended = executor().Now();
@@ -412,7 +358,7 @@ Task<void> Sessions::Serve(Session& session, wire::Submission call) {
 
 void Sessions::NoteSlow(const Session& session, const wire::Submission& call, Code code,
                         const CallStations& stations, Instant ended) {
-  const auto kind = KindOf(call.op);
+  const auto kind = OperationOf(call.op).slow;
   if (!kind) return;
   SlowCall slow{.kind = *kind,
                 .stations = stations,
@@ -534,8 +480,7 @@ void Sessions::End(Session& session, LogLevel level, std::string why) {
   session.process_watch.End();
   session.event_watch.End();
   LetGo(std::move(session.socket));
-  auto owner = owners_.find(session.caller.owner);
-  if (--owner->second == 0) owners_.erase(owner);
+  owners_.RemoveSession(session.caller.owner);
   const Executor::InLane in(executor(), &session.lane);
   tasks_.Spawn(Remove(session));
 }
@@ -555,17 +500,17 @@ Task<void> Sessions::Remove(Session& session) {
     co_await Yield();
   }
   // Asked each time: the others of the owner may end while this one's calls do.
-  const auto last_of_owner = [&] { return !owners_.contains(session.caller.owner); };
+  const auto last_of_owner = [&] { return !owners_.HasSession(session.caller.owner); };
   const bool busy = session.tasks > 0;
   co_await parts_.store.SessionEnded(session.caller, last_of_owner());
   while (session.tasks > 0) co_await session.idle.Wait();
   // A call that was in flight may have taken a lease or left a put since, also before the first look ended.
   if (busy) co_await parts_.store.SessionEnded(session.caller, last_of_owner());
-  std::erase(active_, &session);
+  active_.Forget(session);
   touches_.Forget(session);
   const OwnerToken owner = session.caller.owner;
   for (const auto& area : session.staging) {
-    if (area != nullptr) TakeFromShare(owner, area->bytes());
+    if (area != nullptr) owners_.RemoveStaging(owner, area->bytes());
   }
   sessions_.erase(session.caller.session);
   // Others of the owner that have ended may still have calls in flight.
@@ -588,130 +533,6 @@ Task<void> Sessions::Drain(Instant deadline) {
   untaken_.clear();
   co_await tasks_.Close();
   co_await background_.Quiet(executor());
-}
-
-// ---- polling --------------------------------------------------------------------------------------------
-
-void Sessions::Activate(Session& session) {
-  session.last_used = executor().Now();
-  if (session.active || session.ended) return;
-  session.active = true;
-  if (!falling_asleep_) session.ring.SetCoreSleeps(false);
-  active_.push_back(&session);
-}
-
-void Sessions::Deactivate(std::size_t at) {
-  active_[at]->active = false;
-  active_[at] = active_.back();
-  active_.pop_back();
-}
-
-bool Sessions::Poll() {
-  if (falling_asleep_) {
-    return std::any_of(active_.begin(), active_.end(), [](const Session* session) {
-      return !session->ended && session->ring.HasSubmission();
-    });
-  }
-  bool any = false;
-  ++polls_;
-  std::size_t count = std::min(active_.size(), kSessionsPerPoll);
-  for (std::size_t i = 0; i < count; ++i) {
-    if (next_active_ >= active_.size()) next_active_ = 0;
-    any |= PollOne(*active_[next_active_++]);
-  }
-  if (polls_ % kPollsPerGlance == 0 && !active_.empty()) Glance(executor().Now());
-  return any;
-}
-
-bool Sessions::PollOne(Session& session) {
-  bool any = session.ring.TakeAnnounced();
-  const Executor::InLane in(executor(), &session.lane);
-  for (std::uint32_t i = 0; i < kCallsPerSession && !session.ended; ++i) {
-    if (session.lane.HasReady(kReadyOfSession)) break;
-    wire::Submission call;
-    NodeRing::Took took = session.ring.Take(call);
-    if (took == NodeRing::Took::kNothing) break;
-    any = true;
-    if (took == NodeRing::Took::kForged) {
-      Forged(session, Text("its ring is more than ", wire::kRingEntries, " submissions ahead"));
-      break;
-    }
-    if (!Calls::InArea(call) || call.args_bytes > wire::kArgumentBytes - session.argument_bytes) {
-      Forged(session, Text("a submission has arguments at ", call.args_offset, " +", call.args_bytes,
-                           ", reply at ", call.reply_offset, " +", call.reply_bytes, " with ",
-                           session.argument_bytes, " bytes in flight: the area has ", wire::kArgumentBytes));
-      break;
-    }
-    // They come from the client's cache, and most go back there with the reply in them.
-    PrefetchLines(session.arguments().data() + call.args_offset, std::min(call.args_bytes, kPrefetchedBytes),
-                  true);
-    session.argument_bytes += call.args_bytes;
-    session.tasks++;
-    counters_.in_flight++;
-    counters_.calls++;
-    if (std::optional<Answer> answer = AnswerAtOnce(session, call)) {
-      Finish(session, call, *answer);
-    } else {
-      tasks_.Spawn(Serve(session, call));
-    }
-  }
-  if (any) session.last_used = executor().Now();
-  return any;
-}
-
-// One a poll, which is a step of its own with that.
-std::optional<Answer> Sessions::AnswerAtOnce(Session& session, const wire::Submission& call) {
-  if (call.op != wire::Op::kAcquire || draining_ || tried_in_ == polls_) return std::nullopt;
-  tried_in_ = polls_;
-  executor().BeginStep();
-  const std::uint64_t before = executor().work();
-  std::optional<Answer> answer = calls_.AcquireInStep(session, call);
-  session.lane.Charge(executor().work() - before);
-  return answer;
-}
-
-// What need not be seen at once: touches, and who has become idle.
-void Sessions::Glance(Instant now) {
-  for (std::size_t at = 0; at < active_.size();) {
-    Session& session = *active_[at];
-    if (session.ended) {
-      Deactivate(at);
-      continue;
-    }
-    touches_.Look(session);
-    if (now.UsSince(session.last_used) > kActiveUs) {
-      session.ring.SetCoreSleeps(true);
-      // As before a sleep: either this sees the submission or the client sees the word.
-      FullFence();
-      if (!session.ring.HasSubmission()) {
-        Deactivate(at);
-        continue;
-      }
-      session.ring.SetCoreSleeps(false);
-      session.last_used = now;
-    }
-    at++;
-  }
-}
-
-void Sessions::AboutToSleep() {
-  falling_asleep_ = true;
-  for (Session* session : active_) session->ring.SetCoreSleeps(true);
-}
-
-void Sessions::Awake() {
-  falling_asleep_ = false;
-  for (std::size_t at = 0; at < active_.size();) {
-    Session& session = *active_[at];
-    // Touches keep nobody awake; a client that signalled for them is looked at before the next sleep.
-    if (!session.ended && session.ring.HasTouches()) polls_ = kPollsPerGlance - 1;
-    if (!session.ended && (session.ring.HasSubmission() || session.ring.HasTouches())) {
-      session.ring.SetCoreSleeps(false);
-      at++;
-    } else {
-      Deactivate(at);
-    }
-  }
 }
 
 }  // namespace cistern::server

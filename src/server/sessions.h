@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All sessions of a node: who is in, whose they are (owners), which are polled, and their end.
-//
-// A session is polled while it is active: it submitted something a moment ago. Another one has its
-// core_sleeps word set, so that its next submission signals and makes it active; a thousand idle sessions
-// cost nothing.
+// All sessions of a node: who comes in, what their calls are answered, and their end.
 #pragma once
 
 #include <array>
@@ -14,20 +10,20 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "base/event.h"
 #include "base/log.h"
 #include "base/task_group.h"
-#include "io/loop.h"
 #include "memory/serial_movers.h"
 #include "memory/staging.h"
+#include "server/active_sessions.h"
 #include "server/call_times.h"
 #include "server/calls.h"
 #include "server/closer.h"
 #include "server/engines.h"
 #include "server/handshake.h"
 #include "server/lanes.h"
+#include "server/owners.h"
 #include "server/parts.h"
 #include "server/peer_credentials.h"
 #include "server/session.h"
@@ -35,7 +31,7 @@
 
 namespace cistern::server {
 
-class Sessions final : private io::Poller {
+class Sessions final {
  public:
   Sessions(const ServerParts& parts, const ServerOptions& options, ServerCounters& counters,
            CallTimes& times);
@@ -68,33 +64,22 @@ class Sessions final : private io::Poller {
   Executor& executor() const { return parts_.loop.executor(); }
 
  private:
-  // Of one poll, so that it stays within a core step and nobody waits for one who submits a lot.
-  static constexpr std::size_t kSessionsPerPoll = 32;
-  static constexpr std::uint32_t kCallsPerSession = 4;
-  // Steps of a session that are ready: past it the rest of its calls stay in its ring.
-  static constexpr std::size_t kReadyOfSession = 4;
   static constexpr std::uint32_t kPrefetchedBytes = 4096;  // of a call's arguments
-  static constexpr std::uint32_t kPollsPerGlance = 64;     // how seldom touches and idleness are looked at
-  static constexpr std::int64_t kActiveUs = 1'000;
   static constexpr std::size_t kCountedPerTick = 64;
 
-  class Coming;
   std::size_t connections() const {
     return sessions_.size() + making_ + closer_.sessions() + untaken_.size();
   }
 
   Task<void> MakeSession(Fd socket, Peer peer, HelloText hello);
   Status CheckHello(const HelloText& hello) const;
-  // Whether it names an owner that has no open session.
-  bool OwnerGone(const HelloText& hello) const;
-  // kBusy where the owner would have more of the staging than it may while others need some.
-  Status CheckShare(const OwnerToken& owner, std::uint64_t bytes) const;
-  void TakeFromShare(const OwnerToken& owner, std::uint64_t bytes);
   Task<Result<std::unique_ptr<Session>>> Build(Peer peer, OwnerToken owner, std::uint64_t staging_bytes);
   Status Open(Session& session, Fd socket, Fd process);
   Status Welcome(Session& session);
-  OwnerToken NewOwner();
 
+  // A call out of the session's ring: answered in this step, or given a task.
+  void Take(Session& session, const wire::Submission& call);
+  std::optional<Answer> AnswerAtOnce(Session& session, const wire::Submission& call);
   Task<void> Serve(Session& session, wire::Submission call);
   void NoteSlow(const Session& session, const wire::Submission& call, Code code, const CallStations& stations,
                 Instant ended);
@@ -109,15 +94,6 @@ class Sessions final : private io::Poller {
   Task<void> Remove(Session& session);
   void Forged(Session& session, std::string what);
 
-  void Activate(Session& session);
-  bool Poll() override;
-  void AboutToSleep() override;
-  void Awake() override;
-  bool PollOne(Session& session);
-  std::optional<Answer> AnswerAtOnce(Session& session, const wire::Submission& call);
-  void Glance(Instant now);
-  void Deactivate(std::size_t at);
-
   const ServerParts parts_;
   const ServerOptions options_;
   ServerCounters& counters_;
@@ -126,6 +102,7 @@ class Sessions final : private io::Poller {
   Calls calls_;
   memory::SerialMovers background_;
   memory::StagingPool staging_;
+  Owners owners_;
   Lanes& lanes_;
   ServedLane& door_;  // of those who come in
   Closer closer_;
@@ -133,8 +110,6 @@ class Sessions final : private io::Poller {
   TaskGroup tasks_;
 
   std::map<catalog::SessionId, std::unique_ptr<Session>> sessions_;
-  std::map<OwnerToken, std::uint32_t> owners_;      // sessions of each
-  std::map<OwnerToken, std::uint64_t> staging_of_;  // bytes that each has, or that are being made for it
   std::uint32_t making_ = 0;
   std::deque<Fd> untaken_;  // of sessions that ended with messages that their clients have not received
   catalog::SessionId last_id_ = 0;
@@ -143,11 +118,8 @@ class Sessions final : private io::Poller {
   Event quiet_;  // pulsed when nothing is in flight
   Event empty_;  // pulsed when a session is gone
 
-  std::vector<Session*> active_;
-  std::size_t next_active_ = 0;
-  std::uint32_t polls_ = 0;
   std::uint32_t tried_in_ = 0;  // the poll that last answered a call itself, or tried to
-  bool falling_asleep_ = false;
+  ActiveSessions active_;
 };
 
 }  // namespace cistern::server
