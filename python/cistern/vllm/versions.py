@@ -97,6 +97,16 @@ def page_writers(vllm_config: Any) -> dict[str, str]:
     return writers
 
 
+def cpu_features() -> str:
+    """What vLLM's kernels ask of a CPU beside what torch knows of it: with it they quantize what they multiply whole
+    without."""
+    try:
+        from vllm._custom_ops import cpu_has_amx_fp8
+    except ImportError:
+        return ""
+    return "amx_fp8" if cpu_has_amx_fp8() else ""
+
+
 def worker_of_caller() -> Any:
     """The worker that makes its connector, which vLLM does not hand to it; None where no caller is one."""
     return _caller("model_runner", "initialize_from_config")
