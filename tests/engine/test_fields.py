@@ -159,6 +159,35 @@ def test_images_split_by_the_engines_settings(small: Folder) -> None:
     assert all(one not in [plain, *others[:i]] for i, one in enumerate(others))
 
 
+def test_clients_send_embeddings_where_the_user_lets_them_alone(small: Folder) -> None:
+    """vLLM takes a connector for one that brings KV of them: the engine ended with the first that had no tensor."""
+    from vllm.config import VllmConfig
+    from vllm.config.multimodal import MultiModalConfig
+
+    if not hasattr(VllmConfig, "_resolve_mm_embedding_inputs"):
+        pytest.skip("this vLLM takes those alone that the user lets it")
+    for _ in range(2):  # as in a process that loads its plugins again
+        cistern.vllm.register()
+
+    def taken(transfer: Any, asked: bool = False, encoder: Any = None) -> tuple[bool, bool]:
+        """Whether clients may send an image's embedding, and leave its tensor out."""
+        config = small.config(kv_transfer_config=transfer)
+        config.model_config.multimodal_config = images = MultiModalConfig(enable_mm_embeds=asked)
+        config.ec_transfer_config = encoder
+        config._resolve_mm_embedding_inputs()
+        return images.enable_mm_embeds, images.allow_missing_mm_embeddings
+
+    ours = transfer_config(socket="/nowhere", start_node=False)
+    assert taken(ours) == taken(None) == (False, False)
+    assert taken(ours, asked=True) == (True, False)
+    assert taken(ours, encoder=SimpleNamespace(is_ec_consumer=True)) == (True, True)
+    other = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+    both = {"kv_connector": "MultiConnector", "kv_role": "kv_both", "kv_connector_extra_config": {
+        "connectors": [other, ours]
+    }}
+    assert taken(both) == (True, True)  # the other one may bring KV of them
+
+
 # ---------------------------------------------------------------------------- needless splits, switches
 
 

@@ -107,6 +107,29 @@ def cpu_features() -> str:
     return "amx_fp8" if cpu_has_amx_fp8() else ""
 
 
+def leave_embeddings_as_asked(connector: str) -> None:
+    """From 0.32 on, vLLM takes embeddings of images from every client of an engine whose connector brings KV, also
+    without their tensor, since another engine computed what they are for. This connector brings no such KV, and the
+    engine ends with the first one: where nothing else is there that does, clients may send what the user has let
+    them."""
+    from vllm.config import VllmConfig
+
+    resolve = getattr(VllmConfig, "_resolve_mm_embedding_inputs", None)
+    if resolve is None or resolve.__module__ == __name__:
+        return
+
+    def resolved(config: Any) -> None:
+        images = getattr(config.model_config, "multimodal_config", None)
+        transfer, encoder = config.kv_transfer_config, config.ec_transfer_config
+        alone = transfer is not None and transfer.kv_connector == connector
+        if images is None or not alone or (encoder is not None and encoder.is_ec_consumer):
+            resolve(config)
+        else:
+            images.allow_missing_mm_embeddings = False
+
+    VllmConfig._resolve_mm_embedding_inputs = resolved
+
+
 def worker_of_caller() -> Any:
     """The worker that makes its connector, which vLLM does not hand to it; None where no caller is one."""
     return _caller("model_runner", "initialize_from_config")
