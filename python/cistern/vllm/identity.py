@@ -20,7 +20,7 @@ from ..engine.facts import ConfigurationError
 from ..engine.files import UnknownIdentity, hub_snapshot, process_began, weights_digest
 from ..engine.identity import Fields, digest_of
 from .positions import position_fields
-from .sources import code_of
+from .sources import code_of, files_beside_weights, models_named_by
 
 KNOWN_LOADERS = ("auto", "hf", "safetensors", "pt", "mistral", "gguf", "fastsafetensors")
 """npcache is none: it reads a copy of the weights that it made once, whatever the files are by now."""
@@ -91,12 +91,17 @@ def weights_finder(vllm_config: Any) -> Callable[[], str]:
         loaded = [(model, load)]
         if (draft := _draft_model(vllm_config)) is not None:
             loaded.append((draft, getattr(vllm_config.speculative_config, "draft_load_config", None) or load))
-        return ", draft ".join(
-            ", ".join([weights(one, how, began), *code_of(one, partial(folder_of, one, how, began), began)])
-            for one, how in loaded
-        )
+        return ", draft ".join(", ".join(_words_of(one, how, began)) for one, how in loaded)
 
     return find
+
+
+def _words_of(model: Any, load: Any, began: float) -> list[str]:
+    """Words for all that one model is loaded from. Raises UnknownIdentity."""
+    folder = partial(folder_of, model, load, began)
+    words = [weights(model, load, began), *files_beside_weights(model, folder, began)]
+    words += [f"{name} {weights(other, load, began)}" for name, other in models_named_by(model)]
+    return words + code_of(model, folder, began)
 
 
 def _draft_model(vllm_config: Any) -> Any:
