@@ -254,6 +254,7 @@ SWITCHED = {
     "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION": "INT8", "VLLM_FLOAT32_MATMUL_PRECISION": "medium",
     "VLLM_MARLIN_INPUT_DTYPE": "int8", "VLLM_MOE_ROUTING_SIMULATION_STRATEGY": "uniform_random",
     "VLLM_VIDEO_LOADER_BACKEND": "opencv_dynamic",
+    "VLLM_DISABLED_KERNELS": "CutlassNvFp4LinearKernel", "VLLM_XPU_INC_WNA16_BACKEND": "w4a8",
     "VLLM_HUMMING_ONLINE_QUANT_CONFIG": '{"b": 1}', "VLLM_HUMMING_INPUT_QUANT_CONFIG": '{"b": 1}',
 }
 
@@ -296,7 +297,7 @@ def test_switch_that_names_a_file_counts_by_its_content(
     ("attention_config", "disable_flashinfer_q_quantization", True),
     ("attention_config", "use_trtllm_attention", False),
     ("kernel_config", "moe_backend", "marlin"), ("kernel_config", "linear_backend", "marlin"),
-    ("", "additional_config", {"a": 1}),
+    ("kernel_config", "linear_backend_per_quant", {"nvfp4": "marlin"}), ("", "additional_config", {"a": 1}),
 ])
 def test_setting_of_vllm_that_changes_what_is_computed_splits(
     small: Folder, part: str, name: str, value: object
@@ -308,6 +309,17 @@ def test_setting_of_vllm_that_changes_what_is_computed_splits(
     before = dict(identity.engine_fields(config, groups(), "0.32.0").items)
     object.__setattr__(of, name, value)
     assert dict(identity.engine_fields(config, groups(), "0.32.0").items) != before
+
+
+def test_settings_in_another_order_share(small: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = small.config()
+
+    def told(kernels: str, backends: dict[str, str]) -> dict[str, str]:
+        monkeypatch.setenv("VLLM_DISABLED_KERNELS", kernels)
+        object.__setattr__(config.kernel_config, "linear_backend_per_quant", backends)
+        return dict(identity.engine_fields(config, groups(), "0.32.0").items)
+
+    assert told("A,B", {"a": "marlin", "b": "torch"}) == told("B,A", {"b": "torch", "a": "marlin"})
 
 
 def test_draft_with_other_cache_dtype_or_quantization_splits(small: Folder, tmp_path: Path) -> None:
