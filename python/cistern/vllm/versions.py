@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 TESTED = ("0.32", "0.31", "0.30")
@@ -69,6 +70,19 @@ def hash_seed() -> bytes:
     from vllm.v1.core import kv_cache_utils
 
     return bytes(kv_cache_utils.NONE_HASH)
+
+
+def adapter_key(lora: Any) -> str:
+    """What of a LoRARequest is in the hashes of its blocks: its name, from 0.32 on its path too."""
+    return f"{lora.lora_name}\0{lora.lora_path}" if _hashes_adapter_path() else str(lora.lora_name)
+
+
+@functools.cache
+def _hashes_adapter_path() -> bool:
+    from vllm.v1.core.kv_cache_utils import _gen_lora_extra_hash_keys
+
+    asked: Any = SimpleNamespace(lora_request=SimpleNamespace(lora_name="name", lora_int_id=1, lora_path="path"))
+    return any("path" in key for key in _gen_lora_extra_hash_keys(asked) if isinstance(key, tuple))
 
 
 def layer_specs(spec: Any) -> dict[str, Any] | None:
