@@ -28,7 +28,7 @@ from cistern.engine.files import UnknownIdentity
 from cistern.engine.orders import RankReport, SaveReport
 from cistern.engine.request import Adapter
 from cistern.engine.session import Session, SessionSpec
-from cistern.vllm import updates
+from cistern.vllm import updates, versions
 from cistern.vllm.request import adapter_of
 
 
@@ -172,7 +172,8 @@ def test_loading_of_an_adapter_told_around_it() -> None:
 def test_adapter_in_a_users_home_is_where_its_loader_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/of")
     request = SimpleNamespace(lora_name="a", lora_int_id=3, lora_path="~/a")
-    assert adapter_of(request) == Adapter("a", 3, "/home/of/a", False)
+    found = adapter_of(request)
+    assert found == Adapter("a", 3, "/home/of/a", False) and found.cached_by == versions.adapter_key(request)
 
 
 class OneAdapter:
@@ -275,6 +276,48 @@ def test_adapter_asked_for_at_another_place_is_not_shared_by_the_names_that_it_h
     write_adapter(tmp_path / "other", b"other")
     assert not one.begins("other", name="b", path=str(tmp_path / "other"))
     assert not one.begins("unloaded", number=2) and one.begins("renamed", name="c", number=2)
+
+
+@pytest.mark.parametrize("by_path", [True, False])
+def test_adapter_loaded_from_another_place_shared_where_its_blocks_are_found_by_that(
+    connection: OneConnection, tmp_path: Path, by_path: bool
+) -> None:
+    """As in vLLM 0.32: what was computed with the former files is found by none of its requests."""
+    one = OneAdapter(connection, tmp_path / "first")
+    write_adapter(tmp_path / "second", b"other")
+
+    def asked(number: int, place: str) -> Adapter:
+        path = str(tmp_path / place)
+        return replace(one.asked, number=number, path=path, cached_by=path if by_path else "a")
+
+    one.asked = asked(1, "first")
+    assert one.begins("first")
+    one.asked = asked(2, "second")
+    with one.side.adapter_loading(one.asked):
+        pass
+    assert one.begins("second") == by_path
+    write_adapter(tmp_path / "second", b"another one")
+    load(one.side, one.asked)
+    assert not one.begins("third")  # other files at the same place
+
+
+def test_what_vllm_finds_an_adapters_blocks_by_is_what_it_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.core import kv_cache_utils
+
+    request = SimpleNamespace(lora_name="a", lora_int_id=3, lora_path="/one")
+    for hashed in (lambda one: [("lora", one.lora_request.lora_name, one.lora_request.lora_path)],
+                   lambda one: [one.lora_request.lora_name]):
+        versions._hashes_adapter_path.cache_clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(kv_cache_utils, "_gen_lora_extra_hash_keys", hashed)
+            first, second = versions.adapter_key(request), versions.adapter_key(replaced(request, lora_path="/two"))
+            assert (first != second) == (len(hashed(SimpleNamespace(lora_request=request))[0]) == 3)
+            assert first != versions.adapter_key(replaced(request, lora_name="b"))
+    versions._hashes_adapter_path.cache_clear()
+
+
+def replaced(request: SimpleNamespace, **more: object) -> SimpleNamespace:
+    return SimpleNamespace(**{**vars(request), **more})
 
 
 def test_request_that_loads_its_adapter_again_with_other_files_is_not_shared(

@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,14 +17,19 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from harness import Node  # noqa: E402
+from test_rank import FACTS  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
 
+import cistern.engine.rank as rank_module  # noqa: E402
 from cistern import Code, Group, NamespaceSpec, Store, Transfers, new_put_id  # noqa: E402
-from cistern.engine import staging  # noqa: E402
+from cistern.engine import options, staging  # noqa: E402
 from cistern.engine.devices import check_device  # noqa: E402
+from cistern.engine.identity import rank_fields  # noqa: E402
 from cistern.engine.layout import Fragment, Layout, group_layout  # noqa: E402
 from cistern.engine.mover import Batch, HostMover, Mover, UnknownDevice  # noqa: E402
+from cistern.engine.rank import Rank  # noqa: E402
 from cistern.engine.staging import Kind, NoStaging, StagedMover, Staging  # noqa: E402
+from cistern.vllm import versions  # noqa: E402
 
 LAYERS, PAGES, CONTENT = 3, 9, 4096
 
@@ -150,6 +156,76 @@ def test_unknown_device_refused_by_name() -> None:
     check_device("cuda")
     with pytest.raises(UnknownDevice, match="tpu"):
         check_device("tpu")
+
+
+def isa_told(monkeypatch: pytest.MonkeyPatch, device: str, cpu: str = "") -> str:
+    """What a rank whose pages lie on such a device says of it."""
+    layout = SimpleNamespace(page_bytes=64, text="x", tensors=[SimpleNamespace(device=SimpleNamespace(type=device))])
+    with monkeypatch.context() as patched:
+        patched.setattr(rank_module, "group_layout", lambda *given: layout)
+        patched.setattr(rank_module, "take_staging", lambda *given: None)
+        rank = Rank(options.Options(), FACTS, 0)
+        rank.register({}, cpu=cpu)
+    report = rank.report()
+    rank.close()
+    assert report is not None and report.facts is not None and report.facts.device == device
+    return report.facts.isa
+
+
+def test_gpus_with_other_kernels_split_and_alike_ones_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the one quantizes another one multiplies whole, and a byte of MI300's fp8 is twice the number on MI350."""
+
+    def told(capability: tuple[int, int]) -> str:
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *given: capability)
+        return isa_told(monkeypatch, "cuda")
+
+    assert [told((8, 0)), told((9, 0)), told((12, 1))] == ["sm_80", "sm_90", "sm_121"]
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+
+    def amd(architecture: str) -> str:
+        about = SimpleNamespace(gcnArchName=architecture)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *given: about)
+        return isa_told(monkeypatch, "cuda")
+
+    assert amd("gfx942:sramecc+:xnack-") == amd("gfx942") == "gfx942" != amd("gfx950:sramecc+:xnack-")
+
+    def intel(**about: Any) -> str:
+        monkeypatch.setattr(torch.xpu, "get_device_properties", lambda *given: SimpleNamespace(**about))
+        return isa_told(monkeypatch, "xpu")
+
+    assert intel(architecture=1, name="one") == intel(architecture=1, name="other") != intel(architecture=2, name="one")
+    assert intel(name="one") == "one"
+
+
+def test_engine_of_two_kinds_of_gpus_split_by_which_rank_has_which() -> None:
+    def told(*isa: str) -> str:
+        return dict(rank_fields("cuda", isa, [["x"]] * len(isa), 1))["isa"]
+
+    assert told("sm_90", "sm_90") == told("sm_90")
+    assert told("sm_80", "sm_90") != told("sm_90", "sm_80")
+
+
+def test_cpus_with_other_kernels_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(*has: str, cpu: str = "") -> str:
+        for name in ("amx_tile", "avx512_bf16"):
+            monkeypatch.setattr(torch.cpu, f"_is_{name}_supported", lambda name=name: name in has)
+        return isa_told(monkeypatch, "cpu", cpu)
+
+    found = [told(), told("avx512_bf16"), told("avx512_bf16", "amx_tile"), told("amx_tile", cpu="amx_fp8")]
+    assert len(set(found)) == 4
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *given: (9, 0))
+    assert isa_told(monkeypatch, "cuda", "amx_fp8") == "sm_90"  # not what its host is
+
+
+def test_cpus_that_vllm_quantizes_on_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = pytest.importorskip("vllm._custom_ops")
+    monkeypatch.setattr(kernels, "cpu_has_amx_fp8", lambda: True, raising=False)
+    assert versions.cpu_features() == "amx_fp8"
+    monkeypatch.setattr(kernels, "cpu_has_amx_fp8", lambda: False)
+    assert versions.cpu_features() == ""
+    monkeypatch.delattr(kernels, "cpu_has_amx_fp8")
+    assert versions.cpu_features() == ""
 
 
 class StreamsThatTell(LateStreams):

@@ -159,6 +159,35 @@ def test_images_split_by_the_engines_settings(small: Folder) -> None:
     assert all(one not in [plain, *others[:i]] for i, one in enumerate(others))
 
 
+def test_clients_send_embeddings_where_the_user_lets_them_alone(small: Folder) -> None:
+    """vLLM takes a connector for one that brings KV of them: the engine ended with the first that had no tensor."""
+    from vllm.config import VllmConfig
+    from vllm.config.multimodal import MultiModalConfig
+
+    if not hasattr(VllmConfig, "_resolve_mm_embedding_inputs"):
+        pytest.skip("this vLLM takes those alone that the user lets it")
+    for _ in range(2):  # as in a process that loads its plugins again
+        cistern.vllm.register()
+
+    def taken(transfer: Any, asked: bool = False, encoder: Any = None) -> tuple[bool, bool]:
+        """Whether clients may send an image's embedding, and leave its tensor out."""
+        config = small.config(kv_transfer_config=transfer)
+        config.model_config.multimodal_config = images = MultiModalConfig(enable_mm_embeds=asked)
+        config.ec_transfer_config = encoder
+        config._resolve_mm_embedding_inputs()
+        return images.enable_mm_embeds, images.allow_missing_mm_embeddings
+
+    ours = transfer_config(socket="/nowhere", start_node=False)
+    assert taken(ours) == taken(None) == (False, False)
+    assert taken(ours, asked=True) == (True, False)
+    assert taken(ours, encoder=SimpleNamespace(is_ec_consumer=True)) == (True, True)
+    other = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+    both = {"kv_connector": "MultiConnector", "kv_role": "kv_both", "kv_connector_extra_config": {
+        "connectors": [other, ours]
+    }}
+    assert taken(both) == (True, True)  # the other one may bring KV of them
+
+
 # ---------------------------------------------------------------------------- needless splits, switches
 
 
@@ -225,6 +254,7 @@ SWITCHED = {
     "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION": "INT8", "VLLM_FLOAT32_MATMUL_PRECISION": "medium",
     "VLLM_MARLIN_INPUT_DTYPE": "int8", "VLLM_MOE_ROUTING_SIMULATION_STRATEGY": "uniform_random",
     "VLLM_VIDEO_LOADER_BACKEND": "opencv_dynamic",
+    "VLLM_DISABLED_KERNELS": "CutlassNvFp4LinearKernel", "VLLM_XPU_INC_WNA16_BACKEND": "w4a8",
     "VLLM_HUMMING_ONLINE_QUANT_CONFIG": '{"b": 1}', "VLLM_HUMMING_INPUT_QUANT_CONFIG": '{"b": 1}',
 }
 
@@ -267,7 +297,7 @@ def test_switch_that_names_a_file_counts_by_its_content(
     ("attention_config", "disable_flashinfer_q_quantization", True),
     ("attention_config", "use_trtllm_attention", False),
     ("kernel_config", "moe_backend", "marlin"), ("kernel_config", "linear_backend", "marlin"),
-    ("", "additional_config", {"a": 1}),
+    ("kernel_config", "linear_backend_per_quant", {"nvfp4": "marlin"}), ("", "additional_config", {"a": 1}),
 ])
 def test_setting_of_vllm_that_changes_what_is_computed_splits(
     small: Folder, part: str, name: str, value: object
@@ -279,6 +309,17 @@ def test_setting_of_vllm_that_changes_what_is_computed_splits(
     before = dict(identity.engine_fields(config, groups(), "0.32.0").items)
     object.__setattr__(of, name, value)
     assert dict(identity.engine_fields(config, groups(), "0.32.0").items) != before
+
+
+def test_settings_in_another_order_share(small: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = small.config()
+
+    def told(kernels: str, backends: dict[str, str]) -> dict[str, str]:
+        monkeypatch.setenv("VLLM_DISABLED_KERNELS", kernels)
+        object.__setattr__(config.kernel_config, "linear_backend_per_quant", backends)
+        return dict(identity.engine_fields(config, groups(), "0.32.0").items)
+
+    assert told("A,B", {"a": "marlin", "b": "torch"}) == told("B,A", {"b": "torch", "a": "marlin"})
 
 
 def test_draft_with_other_cache_dtype_or_quantization_splits(small: Folder, tmp_path: Path) -> None:

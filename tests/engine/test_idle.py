@@ -73,7 +73,7 @@ class Engine:
 
 @pytest.fixture
 def engine(node: Node, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    monkeypatch.setattr(rank_module, "cpu_isa", lambda: "x")
+    monkeypatch.setattr(rank_module, "isa_of", lambda device: "x")
     made = Engine(node)
     made.save("first")
     yield made

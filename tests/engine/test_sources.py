@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from test_fields import SMALL, Folder, groups
 
 from cistern.engine.files import UnknownIdentity, weights_digest
-from cistern.vllm import identity
+from cistern.vllm import identity, sources
 from cistern.vllm.facts import read_facts
 
 
@@ -50,6 +51,94 @@ def test_weights_are_those_that_the_loader_reads(tmp_path: Path) -> None:
     with_one = weights_digest(tmp_path)
     (tmp_path / "model.bin").write_bytes(b"two")
     assert weights_digest(tmp_path) != with_one
+
+
+def of_class(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    """The tests' model is computed by a class of this module."""
+    from vllm import ModelRegistry
+
+    entry = SimpleNamespace(module_name=module, class_name="Model")
+    monkeypatch.setitem(ModelRegistry.models, "LlamaForCausalLM", entry)
+
+
+def test_models_that_a_configuration_names_count_by_their_files(
+    loaded: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ultravox's language model is another one than its folder's: its KV was found after it had changed."""
+    config = loaded.config()
+
+    def told(content: bytes) -> str:
+        (other.path / "model.safetensors").write_bytes(content)
+        return identity.weights_finder(config)()
+
+    for name in ("text_model_id", "audio_model_id"):
+        other = Folder(tmp_path / name, SMALL)
+        setattr(config.model_config.hf_config, name, str(other.path))
+        assert told(b"one") == told(b"two")
+    of_class(monkeypatch, "vllm.model_executor.models.ultravox")
+    for name in ("text_model_id", "audio_model_id"):
+        other = Folder(tmp_path / f"another-{name}", SMALL)
+        setattr(config.model_config.hf_config, name, str(other.path))
+        assert told(b"one") == told(b"one") != told(b"two")
+    config.model_config.hf_config.text_model_id = "nobody/no-such-model"
+    with pytest.raises(UnknownIdentity, match="nobody/no-such-model"):
+        identity.weights_finder(config)()
+    config.model_config.hf_config.text_model_id = None
+    assert identity.weights_finder(config)()
+
+
+@pytest.mark.parametrize(("module", "file"), [
+    ("kimi_audio", "whisper-large-v3/model.safetensors"), ("mimo_v2_omni", "audio_tokenizer/model.safetensors"),
+    ("funaudiochat", "speech_tokenizer/preprocessor_config.json"), ("cosmos3", "transformer/model.safetensors"),
+    ("jina", "adapters/retrieval/adapter_model.safetensors"), ("qwen3_dflash", "mask_embedding.pt"),
+])
+def test_files_that_a_class_loads_beside_the_weights_count(
+    loaded: Folder, module: str, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, place = loaded.config(), loaded.path / file
+    place.parent.mkdir(parents=True, exist_ok=True)
+
+    def told(content: bytes) -> str:
+        place.write_bytes(content)
+        return identity.weights_finder(config)()
+
+    assert told(b"one") == told(b"two")
+    of_class(monkeypatch, f"vllm.model_executor.models.{module}")
+    before = told(b"one")
+    assert before == told(b"one") != told(b"two")
+    place.unlink()
+    assert identity.weights_finder(config)() not in (before, "")
+
+
+def test_class_that_loads_files_which_are_not_known_shares_with_nobody(
+    loaded: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "another_plugin_of_this_test"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "model.py").write_text("class Model:\n    pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = loaded.config()
+    of_class(monkeypatch, "another_plugin_of_this_test.model")
+    assert identity.weights_finder(config)()
+    (package / "model.py").write_text("class Model:\n    secondary_weights = []\n")
+    with pytest.raises(UnknownIdentity, match=r"another_plugin_of_this_test.model:Model.*secondary_weights"):
+        identity.weights_finder(config)()
+
+
+def test_every_class_of_vllm_that_loads_files_beside_its_weights_is_judged() -> None:
+    """A newer vLLM with another one: its files belong into BESIDE_WEIGHTS, and into decisions/0005."""
+    import vllm
+
+    root, judged = Path(vllm.__file__).parent, set(sources.BESIDE_WEIGHTS)
+    judged |= {"adapters"}  # makes a pooling model of another class, with heads behind all KV
+    code = {path.stem: path.read_text() for path in (root / "model_executor/models").rglob("*.py")}
+    code |= {str(path): path.read_text() for path in (root / "models").rglob("*.py")}
+    loading = {name for name, text in code.items() if sources.ELSEWHERE.search(text)}
+    assert loading <= judged
+    parts = "|".join(name for name in sorted(loading) if sources.BESIDE_WEIGHTS.get(name))
+    by_import = re.compile(rf"^from \.({parts}) import|^from vllm\.model_executor\.models\.({parts}) import", re.M)
+    assert {name for name, text in code.items() if by_import.search(text)} <= judged
 
 
 def test_what_is_made_of_an_image_counts_where_a_model_takes_images(loaded: Folder) -> None:

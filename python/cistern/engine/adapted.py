@@ -43,8 +43,8 @@ class AdaptedRequests:
         self._late: set[int] = set()
         """Adapters whose last look was late: who comes computes at once, until one is in time."""
         self._cached: dict[str, set[LoadedAdapter]] = {}
-        """What the blocks are of that the engine has computed or loaded under an adapter's name since its own prefix
-        cache was empty. There they are found by that name, whatever they are of."""
+        """What the blocks are of that the engine has computed or loaded since its own prefix cache was empty, by what
+        they are found by there, whatever they are of: the adapter's name, or more."""
 
     def ask(self, tracked: TrackedRequest, adapter: Adapter) -> None:
         """Begins to look at its adapter's files, beside."""
@@ -113,7 +113,7 @@ class AdaptedRequests:
         if adapter is None or loaded is None or tracked.loaded is None or not any(tracked.may):
             return
         why = loaded.doubt or (LOADED_AGAIN if loaded is not tracked.loaded else "")
-        if not why and any(one.doubt or one.state != loaded.state for one in self._cached.get(adapter.name, ())):
+        if not why and any(one.doubt or one.state != loaded.state for one in self._cached.get(_cached_by(adapter), ())):
             why = CACHED
         if why:
             tracked.stop_sharing()
@@ -163,7 +163,11 @@ class AdaptedRequests:
             self._late.add(number)
 
     def _caches(self, adapter: Adapter, loaded: LoadedAdapter) -> None:
-        self._cached.setdefault(adapter.name, set()).add(loaded)
+        self._cached.setdefault(_cached_by(adapter), set()).add(loaded)
 
     def _unshared(self, adapter: Adapter, why: str) -> None:
         self._warn(f"adapter {adapter.number}", f"requests of this adapter share no KV: {why}")
+
+
+def _cached_by(adapter: Adapter) -> str:
+    return adapter.cached_by or adapter.name

@@ -8,7 +8,7 @@ while nothing speaks against this:
 - Its files were seen before the engine first computed with its number, or was last told to load it ahead of its
   requests (`add_lora`); each look since has found the same ones, also the look before its blocks become visible; and no
   request came with another place under this number. Then whatever was loaded, whenever, is these files.
-- What the engine's own prefix cache may have under its name was computed with these files (AdaptedRequests).
+- What the engine's own prefix cache may have of it was computed with these files (AdaptedRequests).
 
 The first sign of anything else ends it: for the number until the engine is told to load it again ahead of its requests,
 for the name until the prefix cache was emptied. A reset of the caches unloads no adapter.

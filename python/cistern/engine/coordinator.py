@@ -18,6 +18,7 @@ from .changes import WeightChanges
 from .connection import CALL_US, MAX_LATE_CALLS, Connection
 from .conversations import MAX_ENDING, Conversations, Ending
 from .facts import EngineFacts
+from .foreign import ForeignBlocks
 from .identity import Fields
 from .keys import new_keys
 from .matches import Match, Matches
@@ -119,6 +120,7 @@ class Coordinator:
         self._epoch = 0
         """Number of resets."""
         self._outdated = OutdatedLoads()
+        self._foreign = ForeignBlocks(facts.pages)
         self._changes = WeightChanges()
         self._pace = Pace()
         self._timed_steps: dict[int, tuple[float, int, int]] = {}
@@ -178,7 +180,7 @@ class Coordinator:
         if tracked is None:
             return 0, False
         tracked.computing = False
-        tracked.matched_at = computed_tokens
+        tracked.matched_at = tracked.loaded_to = computed_tokens
         request = tracked.request
         # Also who loads nothing: what it computes can be saved once its namespace is known.
         if not self._adapted.identified(tracked, soon=True):
@@ -241,6 +243,7 @@ class Coordinator:
             return
         self._adapted.begins_load(tracked)
         begin, size = tracked.matched_at, self._facts.block_tokens
+        tracked.loaded_to = begin + external_tokens
         where = lowest_tier(tracked.match.runs, begin // size, (begin + external_tokens) // size)
         order = replace(
             self._plan.load(request_id, begin, external_tokens, pages, where),
@@ -302,10 +305,12 @@ class Coordinator:
             tracked = self._requests.get(request_id)
             if tracked is None:
                 continue
-            tracked.computing = True
+            begins, tracked.computing = not tracked.computing, True
             squares += tokens * (2 * tracked.request.computed_tokens + tokens)
             self._adapted.computes(tracked)
             self._add_keys(tracked)
+            if begins and self._facts.beside_others:
+                self._keep_foreign_out(tracked)
             frontier = self._frontier(tracked, tokens)
             if tracked.planned.stopped:
                 self._resume(tracked)
@@ -438,6 +443,7 @@ class Coordinator:
         """The engine has emptied its own prefix cache, without a word to this side: it may be that its weights have
         changed. The ranks are asked, and nothing is shared until they have answered."""
         self._adapted.prefix_cache_emptied()
+        self._foreign.prefix_cache_emptied()
         self._changes.emptied(self._step + 1)
 
     def _fork(self) -> None:
@@ -539,6 +545,18 @@ class Coordinator:
         if more:
             keys += more
             tracked.chain.extend(more)
+
+    def _keep_foreign_out(self, tracked: TrackedRequest) -> None:
+        """Saves nothing of a request that stands on what another connector brought."""
+        size, keys = self._facts.block_tokens, tracked.planned.keys
+        ends = (tracked.matched_at // size, tracked.loaded_to // size, tracked.request.computed_tokens // size)
+        if self._foreign.stands_on(keys, *ends) and tracked.may[0]:
+            tracked.stop_saving()
+            self.warn(
+                "foreign",
+                "requests that stand on KV which another connector brought are not saved: another engine may have "
+                "computed it",
+            )
 
     def _frontier(self, tracked: TrackedRequest, scheduled: int) -> int:
         request = tracked.request

@@ -34,9 +34,25 @@ def make_mover(store: Store, layouts: Sequence[Layout], staging: Staging | None,
     return StagedMover(store, staging, max_bytes_per_s)
 
 
-def cpu_isa() -> str:
-    """Properties of the CPU by which torch's kernels choose a page's packing."""
+def isa_of(device: str) -> str:
+    """Instruction set of this process's device of a type: kernels are chosen by it, some of which pack a page
+    otherwise, have other numbers of eight bits, or quantize what others multiply whole."""
+    if device == HOST:
+        return _cpu_isa()
     import torch
 
-    amx = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)()
-    return f"{torch.backends.cpu.get_cpu_capability()}{' amx' if amx else ''}"
+    if device == "xpu":
+        about = torch.xpu.get_device_properties()
+        return str(getattr(about, "architecture", None) or about.name)
+    if torch.version.hip is not None:
+        return str(torch.cuda.get_device_properties(torch.cuda.current_device()).gcnArchName.partition(":")[0])
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{major}{minor}"
+
+
+def _cpu_isa() -> str:
+    import torch
+
+    asked = (("amx", "_is_amx_tile_supported"), ("avx512_bf16", "_is_avx512_bf16_supported"))
+    found = [name for name, ask in asked if getattr(torch.cpu, ask, lambda: False)()]
+    return " ".join([torch.backends.cpu.get_cpu_capability(), *found])

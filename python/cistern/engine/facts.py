@@ -44,6 +44,8 @@ class EngineFacts:
     """Name of the logger, under the engine's own, so that its configuration holds."""
     adapters: str = ""
     """What of an adapter's files the engine applies, and how, where that is not by the files alone."""
+    beside_others: bool = False
+    """Whether another connector of the engine may bring KV that another engine has computed."""
     name: str = ""
     """What the engine is called where nothing else is said: 1 to 64 visible ASCII characters, or nothing."""
     labels: tuple[tuple[str, str], ...] = ()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,12 +51,12 @@ def fresh_generation() -> str:
 
 
 def rank_fields(
-    device: str, isa: Iterable[str], layouts: Sequence[Sequence[str]], identical_ranks: int
+    device: str, isa: Sequence[str], layouts: Sequence[Sequence[str]], identical_ranks: int
 ) -> tuple[tuple[str, str], ...]:
-    """Facts of the ranks: device, instruction set where pages depend on it, and each rank's pages."""
+    """Facts of the ranks: device and its instruction set, and each rank's pages."""
     return (
         ("device", device),
-        ("isa", ",".join(sorted(set(isa)))),
+        ("isa", isa[0] if len(set(isa)) == 1 else ",".join(isa)),
         ("identical_ranks", str(identical_ranks)),
         ("layout", digest_of([list(one) for one in layouts])),
     )

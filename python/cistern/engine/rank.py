@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from .. import Code, Done, Gone
 from .connection import Connection
 from .cpus import unbound
-from .devices import HOST, cpu_isa, make_mover, take_staging
+from .devices import HOST, isa_of, make_mover, take_staging
 from .facts import ConfigurationError, EngineFacts, GroupFacts, host
 from .layout import Layout, UnknownLayout, group_layout
 from .mover import Batch, Mover, UnknownDevice
@@ -80,6 +80,7 @@ class Rank:
         self._writers: dict[str, str] = {}
         self._unfit = ""
         self._device = ""
+        self._isa = ""
         self._staging: Staging | None = None
         self._moving = threading.Lock()
         """Of the list of transfers and of its movers' ends: the connection's thread ends those of a node that is
@@ -115,10 +116,12 @@ class Rank:
 
     # ------------------------------------------------------------------ at start
 
-    def register(self, caches: Mapping[str, LayerCache], writers: Mapping[str, str] | None = None) -> None:
-        """`writers`: what of the engine writes each layer's pages: by it the same shape may hold other bytes. Where the
-        pages cannot be moved the scheduler side is told why, and the engine computes; raises ConfigurationError where
-        it is required to share."""
+    def register(
+        self, caches: Mapping[str, LayerCache], writers: Mapping[str, str] | None = None, cpu: str = ""
+    ) -> None:
+        """`writers`: what of the engine writes each layer's pages: by it the same shape may hold other bytes. `cpu`:
+        what its kernels ask of a CPU beside what torch's do. Where the pages cannot be moved the scheduler side is told
+        why, and the engine computes; raises ConfigurationError where it is required to share."""
         self._writers = dict(writers or {})
         try:
             layouts = [
@@ -129,6 +132,7 @@ class Rank:
                 raise UnknownLayout(f"the KV caches lie on several kinds of device: {sorted(kinds)}")
             self._device = kinds.pop()
             self._staging = take_staging(self._device, layouts)
+            self._isa = f"{isa_of(self._device)} {cpu if self._device == HOST else ''}".rstrip()
             self._layouts = layouts
         except (UnknownLayout, UnknownDevice, NoStaging) as error:
             if self._options.required:
@@ -161,7 +165,7 @@ class Rank:
             rank=self._rank,
             host=host(),
             device=self._device,
-            isa=cpu_isa() if self._device == HOST else "",
+            isa=self._isa,
             page_bytes=tuple(layout.page_bytes for layout in self._layouts),
             layout=tuple(self._meaning(*one) for one in zip(self._facts.groups, self._layouts, strict=False)),
             unfit=self._unfit,

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 Pages = tuple[Sequence[int], ...]
@@ -22,6 +22,8 @@ class Adapter:
     """This request makes the engine load the adapter again."""
     form: str = ""
     """How the engine takes its files, where a request says so."""
+    cached_by: str = field(default="", compare=False)
+    """What of it the engine's own prefix cache finds blocks by, where that is not the name alone."""
 
 
 class Request(Protocol):

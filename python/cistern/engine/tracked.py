@@ -25,6 +25,8 @@ class TrackedRequest:
     """Scheduled since its last match: its computed tokens are computed, or being computed."""
     matched_at: int = 0
     """Tokens that were computed at its last match: where a load begins."""
+    loaded_to: int = 0
+    """Tokens that were computed then, or that a load of this side was to bring."""
     adapter: Future[LoadedAdapter] | None = None
     """What the engine has of its adapter, until its namespace is known by that."""
     looked_at: float = 0.0
@@ -57,6 +59,11 @@ class TrackedRequest:
     def waits(self) -> bool:
         """Whether it waits for the engine, and for nothing of the store."""
         return not (self.computing or self.planned.load or self.match.pending or self.adapter)
+
+    def stop_saving(self) -> None:
+        """What its engine computes for it stands on KV of another one."""
+        self.may = False, self.may[1]
+        self.planned.may_save = False
 
     def stop_sharing(self) -> None:
         """What its engine computes for it from here on is not what its keys say."""

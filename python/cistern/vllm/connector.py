@@ -126,7 +126,7 @@ class CisternConnector(WithoutCistern):
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         assert self.rank is not None
-        self.rank.register(kv_caches, versions.page_writers(self._vllm_config))
+        self.rank.register(kv_caches, versions.page_writers(self._vllm_config), versions.cpu_features())
         updates.watch(self._worker, self.rank)
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..engine.facts import ConfigurationError, EngineFacts, GroupFacts
-from . import versions
+from . import NAME, versions
 
 LOGGER = "vllm.cistern"
 MODEL = "model"
 """The label that says what a namespace is of."""
+OFFLOADING = ("OffloadingConnector", "SimpleCPUOffloadConnector")
+"""vLLM's connectors to memory of the engine's own."""
 MAX_NAME = 64
 MAX_LABEL = 127
 
@@ -46,6 +48,7 @@ def read_facts(vllm_config: Any, kv_cache_config: Any) -> VllmFacts:
             drafts=vllm_config.speculative_config is not None,
             logger=LOGGER,
             adapters=_adapters(vllm_config),
+            beside_others=_beside_others(getattr(vllm_config, "kv_transfer_config", None)),
             name=_name(vllm_config),
             labels=_labels(vllm_config.model_config),
         ),
@@ -78,6 +81,17 @@ def images_counted(vllm_config: Any) -> bool:
     images = getattr(vllm_config.model_config, "multimodal_config", None)
     cached = vllm_config.cache_config.enable_prefix_caching or getattr(images, "mm_processor_cache_gb", 0)
     return images is not None and not cached
+
+
+def _beside_others(transfer_config: Any) -> bool:
+    """Whether MultiConnector has another child than one that keeps what this engine has computed."""
+    extra = getattr(transfer_config, "kv_connector_extra_config", None) or {}
+    children = extra.get("connectors", ()) if getattr(transfer_config, "kv_connector", "") == "MultiConnector" else ()
+    for child in children:
+        own = child.get("kv_connector") in (NAME, *OFFLOADING)
+        if not own or "spec_name" in (child.get("kv_connector_extra_config") or {}):
+            return True
+    return False
 
 
 APPLIED = (

@@ -20,7 +20,7 @@ from ..engine.facts import ConfigurationError
 from ..engine.files import UnknownIdentity, hub_snapshot, process_began, weights_digest
 from ..engine.identity import Fields, digest_of
 from .positions import position_fields
-from .sources import code_of
+from .sources import code_of, files_beside_weights, models_named_by
 
 KNOWN_LOADERS = ("auto", "hf", "safetensors", "pt", "mistral", "gguf", "fastsafetensors")
 """npcache is none: it reads a copy of the weights that it made once, whatever the files are by now."""
@@ -35,6 +35,7 @@ SWITCHES = (
     "VLLM_MARLIN_INPUT_DTYPE", "VLLM_CPU_INT4_W4A8", "VLLM_DEEPEPLL_NVFP4_DISPATCH",
     "VLLM_FLASHINFER_MOE_A2A_LOW_PRECISION_COMBINE", "VLLM_B12X_MOE_FP4_FORCE_A16", "VLLM_ROCM_USE_AITER_MOE_A4W4_DSV4",
     "VLLM_ROCM_USE_AITER_FP8BMM", "VLLM_ROCM_USE_AITER_FP4BMM", "VLLM_USE_DEEP_GEMM_E8M0", "VLLM_VIDEO_LOADER_BACKEND",
+    "VLLM_DISABLED_KERNELS", "VLLM_XPU_INC_WNA16_BACKEND",
 )
 """Variables of vLLM's environment that change what pages hold, or what is computed, without changing their shape:
 decisions/0005 has all that were looked at."""
@@ -43,7 +44,7 @@ SETTINGS = (
         "indexer_kv_dtype", "use_non_causal", "use_prefill_query_quantization", "disable_flashinfer_q_quantization",
         "use_trtllm_attention",
     )),
-    ("kernel_config", ("moe_backend", "linear_backend")),
+    ("kernel_config", ("moe_backend", "linear_backend", "linear_backend_per_quant")),
 )
 """Fields of vLLM's configuration that do."""
 ARRANGEMENT = ("extra_retained_tokens", "max_tp_shards")
@@ -91,12 +92,17 @@ def weights_finder(vllm_config: Any) -> Callable[[], str]:
         loaded = [(model, load)]
         if (draft := _draft_model(vllm_config)) is not None:
             loaded.append((draft, getattr(vllm_config.speculative_config, "draft_load_config", None) or load))
-        return ", draft ".join(
-            ", ".join([weights(one, how, began), *code_of(one, partial(folder_of, one, how, began), began)])
-            for one, how in loaded
-        )
+        return ", draft ".join(", ".join(_words_of(one, how, began)) for one, how in loaded)
 
     return find
+
+
+def _words_of(model: Any, load: Any, began: float) -> list[str]:
+    """Words for all that one model is loaded from. Raises UnknownIdentity."""
+    folder = partial(folder_of, model, load, began)
+    words = [weights(model, load, began), *files_beside_weights(model, folder, began)]
+    words += [f"{name} {weights(other, load, began)}" for name, other in models_named_by(model)]
+    return words + code_of(model, folder, began)
 
 
 def _draft_model(vllm_config: Any) -> Any:
@@ -199,16 +205,23 @@ def _switch_fields(vllm_config: Any) -> tuple[tuple[str, str], ...]:
     for name in SWITCHES:
         if os.environ.get(name) and name in known:
             value = known[name]()  # of a file's content, where vLLM takes it from one
-            fields.append((name, digest_of(value) if isinstance(value, dict) else str(value)))
+            fields.append((name, _in_order(value)))
     for part, names in SETTINGS:
         config = getattr(vllm_config, part, None)
         for name in names:
             value = getattr(config, name, None)
             if value != getattr(type(config), name, None):
-                fields.append((name, str(value)))
+                fields.append((name, _in_order(value)))
     if more := getattr(vllm_config, "additional_config", None):  # of a platform that is no part of vLLM
         fields.append(("additional_config", digest_of(more) if isinstance(more, dict) else str(more.compute_hash())))
     return tuple(fields)
+
+
+def _in_order(value: Any) -> str:
+    """A setting's value, the same however it was put down."""
+    if isinstance(value, dict):
+        return digest_of(value)
+    return " ".join(sorted(str(one) for one in value)) if isinstance(value, list) else str(value)
 
 
 def _draft(vllm_config: Any) -> str:

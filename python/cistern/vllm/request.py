@@ -9,6 +9,7 @@ from typing import Any
 
 from ..engine.keys import content_hashed
 from ..engine.request import Adapter, Pages
+from . import versions
 
 
 def adapter_of(lora: Any) -> Adapter | None:
@@ -19,7 +20,10 @@ def adapter_of(lora: Any) -> Adapter | None:
     if isinstance(place, str) and place.startswith("~"):  # as vLLM's loader has it
         place = os.path.expanduser(place)
     form = "fused experts" if getattr(lora, "is_3d_lora_weight", False) else ""
-    return Adapter(lora.lora_name, lora.lora_int_id, place, bool(getattr(lora, "load_inplace", False)), form)
+    return Adapter(
+        lora.lora_name, lora.lora_int_id, place, bool(getattr(lora, "load_inplace", False)), form,
+        versions.adapter_key(lora),
+    )
 
 
 class VllmRequest:

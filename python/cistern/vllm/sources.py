@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code and settings that make a model's KV and are no part of vLLM: a plugin's classes, those of transformers, a
-repository's own, and what is made of an image before the model sees it. vLLM's own code is told by its version."""
+"""What makes a model's KV beside its weights and vLLM's own code, which its version tells: a plugin's classes, those of
+transformers, a repository's own, what is made of an image before the model sees it, and files that a class loads
+itself."""
 
 from __future__ import annotations
 
@@ -9,12 +10,72 @@ import importlib.util
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from ..engine.files import UnknownIdentity, files_digest
 
 PROCESSORS = ("*processor_config.json", "tekken.json")
 """Files of a model's folder that say what is made of an image, a video or a sound."""
+
+ELSEWHERE = re.compile(
+    r"\b(secondary_weights|allow_patterns_overrides|get_hf_file_bytes|load_file|safe_open|hf_hub_download|"
+    r"snapshot_download)\b|\btorch\.load\(|\bsubfolder="
+)
+"""What a class's code has where it loads more than the weights at the top of its model's folder."""
+OWN_CLASSES = "vllm.model_executor.models."
+BESIDE_WEIGHTS: dict[str, tuple[str, ...]] = {
+    "kimi_audio": ("whisper-large-v3/*",),
+    "mimo_audio": ("audio_tokenizer/*",),
+    "mimo_v2_omni": ("audio_tokenizer/*",),
+    "funaudiochat": ("speech_tokenizer/*",),
+    "jina": ("adapters/*/*",),
+    "cosmos3": ("[tv]*er/*.safetensors",),
+    "cosmos3_edge": ("[tv]*er/*.safetensors",),
+    **dict.fromkeys(
+        ("qwen3_dflash", "qwen3_dflash2", "laguna_dflash", "qwen3_dspark", "gemma4_dspark", "lilicorr"),
+        ("mask_embedding.pt",),
+    ),
+    "ultravox": (),  # whole models that its configuration names
+    "clef_omni": (),  # a file at the top of the folder, among the weights
+    "roberta": (),  # heads behind all KV
+}
+"""Files below a model's folder that vLLM's own classes load beside its weights, by their modules."""
+
+
+def models_named_by(model: Any) -> list[tuple[str, Any]]:
+    """Other models that a ModelConfig's class takes parts of, as far as they say what is loaded."""
+    if _class_of(model)[0] != f"{OWN_CLASSES}ultravox":
+        return []
+    config = model.hf_config
+    parts = (("text_model_id", "wrapped_model_config"), ("audio_model_id", "audio_config"))
+    return [
+        (name, SimpleNamespace(model=place, revision=None, seed=model.seed, hf_config=getattr(config, part, None)))
+        for name, part in parts if (place := getattr(config, name, None)) is not None
+    ]
+
+
+def files_beside_weights(model: Any, folder: Callable[[], Path], began: float) -> list[str]:
+    """Words for files that a ModelConfig's class loads beside the weights; none where it loads no others. Raises
+    UnknownIdentity where it does and is none whose files are known, and as code_of() does."""
+    name, class_ = _class_of(model)
+    patterns = BESIDE_WEIGHTS.get(name.removeprefix(OWN_CLASSES)) if name.startswith(OWN_CLASSES) else None
+    if patterns is None and (found := ELSEWHERE.search(_code(name))):
+        raise UnknownIdentity(f"{name}:{class_} loads files beside its weights ({found[0]}): not known which")
+    if not patterns:
+        return []
+    place = folder()
+    files = sorted(path for pattern in patterns for path in place.glob(pattern) if path.is_file())
+    return [f"beside {files_digest(place, files, began)}"] if files else []
+
+
+def _code(name: str) -> str:
+    """Text of a module, which need not be imported for it, or nothing."""
+    try:
+        spec = importlib.util.find_spec(name)
+        return Path(spec.origin).read_text(encoding="utf-8") if spec is not None and spec.origin else ""
+    except (ImportError, ValueError, OSError):
+        return ""
 
 
 def code_of(model: Any, folder: Callable[[], Path], began: float) -> list[str]:

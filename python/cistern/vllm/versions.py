@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 TESTED = ("0.32", "0.31", "0.30")
@@ -71,6 +72,19 @@ def hash_seed() -> bytes:
     return bytes(kv_cache_utils.NONE_HASH)
 
 
+def adapter_key(lora: Any) -> str:
+    """What of a LoRARequest is in the hashes of its blocks: its name, from 0.32 on its path too."""
+    return f"{lora.lora_name}\0{lora.lora_path}" if _hashes_adapter_path() else str(lora.lora_name)
+
+
+@functools.cache
+def _hashes_adapter_path() -> bool:
+    from vllm.v1.core.kv_cache_utils import _gen_lora_extra_hash_keys
+
+    asked: Any = SimpleNamespace(lora_request=SimpleNamespace(lora_name="name", lora_int_id=1, lora_path="path"))
+    return any("path" in key for key in _gen_lora_extra_hash_keys(asked) if isinstance(key, tuple))
+
+
 def layer_specs(spec: Any) -> dict[str, Any] | None:
     """The layers' own specifications where a group's stands for several of one kind; None: the group's is theirs."""
     inner = getattr(spec, "kv_cache_specs", None)
@@ -95,6 +109,39 @@ def page_writers(vllm_config: Any) -> dict[str, str]:
         if backend is not None:
             writers[name] = str(backend.get_name())
     return writers
+
+
+def cpu_features() -> str:
+    """What vLLM's kernels ask of a CPU beside what torch knows of it: with it they quantize what they multiply whole
+    without."""
+    try:
+        from vllm._custom_ops import cpu_has_amx_fp8
+    except ImportError:
+        return ""
+    return "amx_fp8" if cpu_has_amx_fp8() else ""
+
+
+def leave_embeddings_as_asked(connector: str) -> None:
+    """From 0.32 on, vLLM takes embeddings of images from every client of an engine whose connector brings KV, also
+    without their tensor, since another engine computed what they are for. This connector brings no such KV, and the
+    engine ends with the first one: where nothing else is there that does, clients may send what the user has let
+    them."""
+    from vllm.config import VllmConfig
+
+    resolve = getattr(VllmConfig, "_resolve_mm_embedding_inputs", None)
+    if resolve is None or resolve.__module__ == __name__:
+        return
+
+    def resolved(config: Any) -> None:
+        images = getattr(config.model_config, "multimodal_config", None)
+        transfer, encoder = config.kv_transfer_config, config.ec_transfer_config
+        alone = transfer is not None and transfer.kv_connector == connector
+        if images is None or not alone or (encoder is not None and encoder.is_ec_consumer):
+            resolve(config)
+        else:
+            images.allow_missing_mm_embeddings = False
+
+    VllmConfig._resolve_mm_embedding_inputs = resolved
 
 
 def worker_of_caller() -> Any:
