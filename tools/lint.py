@@ -373,20 +373,29 @@ def check_types(tree: Tree) -> Iterator[Finding]:
 
 def check_rules(tree: Tree) -> Iterator[Finding]:
     """docs/rules.md lists the tests that attack each promise and rule, a bullet each, which begins with the test's name
-    in backquotes. Each one exists; a test that is named after a rule and not listed is a warning."""
+    in backquotes, in the order of their names. Each one exists; a test that is named after a rule and not listed is a
+    warning."""
     path = "docs/rules.md"
     if not (tree.root / path).is_file():
         return
     lines = (tree.root / path).read_text(encoding="utf-8").splitlines()
     tests, patterns = tests_of(tree)
     listed = set()
+    before = ""
     for number, line in enumerate(lines, 1):
+        if not line.startswith(("- `", "  ")):
+            before = ""
         if m := re.match(r"- `([^`]+)`", line):
+            if m[1] < before:
+                yield Finding(path, number, f"{m[1]} stands behind {before}: sort them by name")
+            before = m[1]
             listed.add(m[1])
             if m[1] not in tests and not any(re.fullmatch(p, m[1]) for p in patterns):
                 yield Finding(path, number, f"there is no test {m[1]}")
     for name, (source, line) in tests.items():
-        if re.search(r"\.(?:R\d+|P\d|Promise\d)[A-Z]", name) and name not in listed:
+        if re.search(r"\.Promise\d", name):
+            yield Finding(source, line, f"{name}: tests of a promise are named P and its number")
+        if re.search(r"\.(?:R\d+|P\d)[A-Z]", name) and name not in listed:
             yield Finding(source, line, f"{name} is named after a rule and {path} does not list it", False)
 
 

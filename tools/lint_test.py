@@ -197,17 +197,19 @@ class LintTest(unittest.TestCase):
             "tests/storm/mutants/no-fence.patch": "a patch\n",
         })
         rules = "# Rules\n- a line of `no` test\n" + "".join(f"- `{name}`, why\n" for name in (
-            "store/StoreTest.R1Torn", "store/StoreTest.Other", "whole/Whole.Sound", "tests/engine/test_a.py::test_b",
-            "mutants/no-fence", "fuzz/ring_fuzz", "kill/epoll"))
+            "fuzz/ring_fuzz", "kill/epoll", "mutants/no-fence", "store/StoreTest.Other", "store/StoreTest.R1Torn",
+            "tests/engine/test_a.py::test_b", "whole/Whole.Sound"))
         self.assertEqual(self.found("docs/rules.md", rules), [])
         for name in ("store/StoreTest.R1Gone", "whole/StoreTest.R1Torn", "mutants/gone", "fuzz/gone", "kill",
                      "tests/engine/test_a.py::test_c"):
-            self.expect("docs/rules.md", rules + f"- `{name}`\n", f"rules.md:10: there is no test {name}")
+            self.expect("docs/rules.md", rules + f"\n- `{name}`\n", f"rules.md:11: there is no test {name}")
+        self.expect("docs/rules.md", rules + "- `store/StoreTest.Other`\n", "stands behind whole/Whole.Sound")
 
     def test_a_test_of_a_rule_that_rules_do_not_list(self) -> None:
         self.plant({"docs/rules.md": "# Rules\n"})
         self.expect("src/store/a_test.cc", SPDX + "TEST(A, R10Gone) {\n}\n", "a_test.cc:2: warning: store/A.R10Gone")
         self.assertEqual(self.found("src/store/a_test.cc", SPDX + "TEST(A, Rest) {\n}\n"), [])
+        self.expect("src/store/a_test.cc", SPDX + "TEST(A, Promise1Gone) {\n}\n", "named P and its number")
 
     def test_pages_that_link_to_or_name_what_is_not_there(self) -> None:
         self.plant({"src/store/a_test.cc": SPDX + "TEST(A, Rest) {\n}\n", "docs/b.md": "# What it `is`, now\n"})

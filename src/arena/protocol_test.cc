@@ -28,7 +28,7 @@ class ProtocolTest : public testing::Test {
   }
 };
 
-TEST_F(ProtocolTest, Promise1ReadReturnsWhatWasPublished) {
+TEST_F(ProtocolTest, P1ReadReturnsWhatWasPublished) {
   std::vector<std::byte> body = BodyOf(200'000, 1);
   ASSERT_TRUE(node_.Put(TestKey(1), {}, body, 0));
   std::vector<std::byte> got(body.size());
@@ -90,7 +90,7 @@ TEST_F(ProtocolTest, R1RecarvingEndsWhatLayThere) {
   EXPECT_FALSE(reader_.CheckView(~Place{0}, record.generation));
 }
 
-TEST_F(ProtocolTest, Promise1DamageIsBadNotAHit) {
+TEST_F(ProtocolTest, P1DamageIsBadNotAHit) {
   std::vector<std::byte> body = BodyOf(100'000, 1), got(body.size());
   ASSERT_TRUE(node_.Put(TestKey(1), {}, body, 0));
   std::byte* slot = node_.arena.slot(node_.place(0));

@@ -30,7 +30,7 @@ bool IsOnePutOf(std::uint64_t key, const std::vector<std::byte>& got) {
   return got == BodyOfPut(key, static_cast<std::uint64_t>(got[1]) - 1);
 }
 
-TEST(ArenaThreadsTest, Promise1ReadersBesideAWriterGetExactBytesOrAMiss) {
+TEST(ArenaThreadsTest, P1ReadersBesideAWriterGetExactBytesOrAMiss) {
   RelaxedWords words;
   const std::uint64_t sizes[] = {8192, 12288, 16384};
   TestArena<RelaxedWords> node(words, sizes[0]);

@@ -38,7 +38,7 @@ class RecoveryTest : public testing::Test {
       words_, SlotSize::For(record::RecordBytes(6000, 4096), 4096).bytes, {4096, 6}};
 };
 
-TEST_F(RecoveryTest, Promise7WhatWasPublishedIsFoundAgain) {
+TEST_F(RecoveryTest, P7WhatWasPublishedIsFoundAgain) {
   for (std::uint32_t i = 0; i < 100; ++i) {
     ASSERT_TRUE(node_.Put(arena::TestKey(i), i == 0 ? BlockKey() : arena::TestKey(i - 1),
                           arena::BodyOf(6000, i), 3 * i, 2, 1000 + i));

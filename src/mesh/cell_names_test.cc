@@ -191,7 +191,7 @@ TEST_F(CellNamesTest, WhatIsKnownCostsNoQuestion) {
 }
 
 // Nothing takes a name out of etcd, so a node that attached ever new ones would fill it.
-TEST_F(CellNamesTest, Promise5ANodeAsksForABoundedNumberOfNames) {
+TEST_F(CellNamesTest, P5ANodeAsksForABoundedNumberOfNames) {
   const auto name = [](std::size_t n) { return ListOf("n" + std::to_string(n), "one"); };
   for (std::size_t n = 0; n < CellNames::kMostNames; ++n) ASSERT_TRUE(Claim(0, name(n)).ok()) << n;
   const std::int64_t revision = cell_.etcd.header().revision;
@@ -205,7 +205,7 @@ TEST_F(CellNamesTest, Promise5ANodeAsksForABoundedNumberOfNames) {
 }
 
 // Leases and drops go by the same way, and its calls are bounded.
-TEST_F(CellNamesTest, Promise5AttachesOfManyNamesLeaveEtcdToOthers) {
+TEST_F(CellNamesTest, P5AttachesOfManyNamesLeaveEtcdToOthers) {
   std::vector<NamedList> lists;
   for (int n = 0; n < 200; ++n) lists.push_back(ListOf("n" + std::to_string(n), "one"));
   EXPECT_EQ(ClaimAll(0, lists, Code::kOk), 200u);
@@ -213,7 +213,7 @@ TEST_F(CellNamesTest, Promise5AttachesOfManyNamesLeaveEtcdToOthers) {
 }
 
 // By a client that asks again at each refusal, also each time for another list.
-TEST_F(CellNamesTest, Promise5ANameOfAnotherListIsAskedForOnceASecond) {
+TEST_F(CellNamesTest, P5ANameOfAnotherListIsAskedForOnceASecond) {
   ASSERT_TRUE(Claim(0, ListOf("demo", "one")).ok());
   const auto refused = [&] {
     std::vector<NamedList> lists;

@@ -86,7 +86,7 @@ TEST_F(LandingTest, WhatIsSaidOfAnotherBlockOrOfNoneIsRefused) {
             Code::kInvalid);
 }
 
-TEST_F(LandingTest, Promise1BytesThatComeInAnyPiecesAreThoseThatWereSummed) {
+TEST_F(LandingTest, P1BytesThatComeInAnyPiecesAreThoseThatWereSummed) {
   for (const std::uint64_t most : {1ull << 20, 70'000ull, 65'536ull, 1'000ull}) {
     EXPECT_TRUE(Land(sent_, most).ok()) << most;
     std::size_t first = 0;

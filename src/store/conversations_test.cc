@@ -438,7 +438,7 @@ TEST_F(ConversationsTest, AnEndTakesNothingOfWhatCameAfterItsNamespaceWasDropped
   for (std::uint64_t n = 0; n < kTops; ++n) EXPECT_TRUE(Here(1'000 + n)) << n;
 }
 
-TEST_F(ConversationsTest, Promise5ALongConversationEndsInSteps) {
+TEST_F(ConversationsTest, P5ALongConversationEndsInSteps) {
   Make({.headers = 4});
   Say(kAnn, 1, 1500);
   Say(kBob, 2001, 2001, 700);
@@ -448,7 +448,7 @@ TEST_F(ConversationsTest, Promise5ALongConversationEndsInSteps) {
   EXPECT_EQ(Match(1, 1500), 700u);
 }
 
-TEST(ConversationNotes, Promise5PastTheBoundTheQuietestIsForgotten) {
+TEST(ConversationNotes, P5PastTheBoundTheQuietestIsForgotten) {
   catalog::Conversations notes(10);
   for (std::uint64_t n = 0; n < 6; ++n) notes.Wrote(0, Key(n), BlockKey(), kAnn);
   for (std::uint64_t n = 10; n < 16; ++n) notes.Wrote(0, Key(n), BlockKey(), kBob);
@@ -465,7 +465,7 @@ TEST(ConversationNotes, Promise5PastTheBoundTheQuietestIsForgotten) {
   EXPECT_EQ(notes.notes(), 9u);
 }
 
-TEST(ConversationNotes, Promise5UsesOfNotesAreBounded) {
+TEST(ConversationNotes, P5UsesOfNotesAreBounded) {
   catalog::Conversations notes(10);
   for (std::uint64_t n = 0; n < 10; ++n) notes.Wrote(0, Key(n), BlockKey(), kAnn);
   for (std::uint64_t n = 0; n < 10; ++n) notes.Uses(0, Key(n), kBob);

@@ -137,7 +137,7 @@ class TransfersTest : public ::testing::Test {
   std::string directory_;
 };
 
-TEST_F(TransfersTest, Promise1APageComesBackInAnyOtherPageBitExactFragmentByFragment) {
+TEST_F(TransfersTest, P1APageComesBackInAnyOtherPageBitExactFragmentByFragment) {
   // Fragments that are, are not, and are far below a segment; odd sizes; padding.
   const std::vector<std::array<std::uint64_t, 3>> layouts = {
       {4, 65536, 0}, {32, 4096, 64}, {1, 300'000, 0}, {3, 100'001, 7}, {64, 100, 28}};
@@ -177,7 +177,7 @@ TEST_F(TransfersTest, AMissIsAnOutcomeOfItsBlockAlone) {
   EXPECT_EQ(pool.Part(3), pool.Part(1));
 }
 
-TEST_F(TransfersTest, Promise2WhatIsHeldIsSeenWhenItIsPublished) {
+TEST_F(TransfersTest, P2WhatIsHeldIsSeenWhenItIsPublished) {
   Pool pool(2, 4096, 10);
   Begin(8192);
   PageSave save = SaveOf(pool, 1, {1, 2});
@@ -198,7 +198,7 @@ TEST_F(TransfersTest, PagesThatAreLargerThanAPartMayBeAreRefusedAtOnce) {
   EXPECT_EQ(transfers->Submit(MoveOf<PageLoad>(pool, 1, {1})).error().code(), Code::kInvalid);
 }
 
-TEST_F(TransfersTest, Promise3ALoadThatIsNotWorthItAnyMoreIsNotBegun) {
+TEST_F(TransfersTest, P3ALoadThatIsNotWorthItAnyMoreIsNotBegun) {
   Pool pool(1, 4096, 10);
   Begin(4096);
   pool.Fill(1);
@@ -210,7 +210,7 @@ TEST_F(TransfersTest, Promise3ALoadThatIsNotWorthItAnyMoreIsNotBegun) {
   EXPECT_EQ(pool.Part(2), before);
 }
 
-TEST_F(TransfersTest, Promise5PastTheQueuesBoundASubmitIsBusyAndEachIdIsReportedOnce) {
+TEST_F(TransfersTest, P5PastTheQueuesBoundASubmitIsBusyAndEachIdIsReportedOnce) {
   Pool pool(1, 4096, 100);
   Begin(4096, {.queue = 3, .max_bytes_per_s = 1});  // the second batch would come in an hour
   std::vector<std::uint64_t> ids;
@@ -229,7 +229,7 @@ TEST_F(TransfersTest, Promise5PastTheQueuesBoundASubmitIsBusyAndEachIdIsReported
   EXPECT_TRUE(transfers->Poll().empty());
 }
 
-TEST_F(TransfersTest, Promise3WhatHasNotBegunByItsDeadlineIsReportedThen) {
+TEST_F(TransfersTest, P3WhatHasNotBegunByItsDeadlineIsReportedThen) {
   Pool pool(1, 4096, 100);
   Begin(4096, {.queue = 100, .max_bytes_per_s = 1});
   for (std::uint64_t i = 0; i < 20; ++i) {

@@ -69,7 +69,7 @@ TEST_F(Bounds, FullMemoryEvictsAndUnderLeasesIsBusy) {
   EXPECT_TRUE(Put(9999).ok());
 }
 
-TEST_F(Bounds, Promise4ALeaseThatIsNeverReleasedEnds) {
+TEST_F(Bounds, P4ALeaseThatIsNeverReleasedEnds) {
   ASSERT_TRUE(Put(1).ok());
   const BlockRef ref{KeyOf(1)};
   Lease lease = *store.Acquire(ns, std::span(&ref, 1), {.lease_us = 100'000}).Wait();

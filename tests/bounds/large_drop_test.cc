@@ -90,7 +90,7 @@ struct ReaderThread {
   std::thread thread;
 };
 
-TEST(LargeDrop, Promise5NoStepIsOverItsCountWhileAMillionBlocksGo) {
+TEST(LargeDrop, P5NoStepIsOverItsCountWhileAMillionBlocksGo) {
   Target target{.store = store::TestStore({.headers = 126, .alignment = 512})};
   target.Fill();
   ASSERT_EQ(target.store.store->occupancy().records, kChains * kChainBlocks + 1);

@@ -95,7 +95,7 @@ INSTANTIATE_TEST_SUITE_P(Bodies, LowerTier, testing::Values(io::LoopKind::kUring
                            return kind.param == io::LoopKind::kUring ? "io_uring" : "epoll";
                          });
 
-TEST_P(LowerTier, Promise1WhatLeftMemoryIsReadBitExact) {
+TEST_P(LowerTier, P1WhatLeftMemoryIsReadBitExact) {
   node->KeepLeases();
   Reads reads(Numbers(0, kBlocks - 1));
   for (std::size_t i = 0; i < reads.of.size(); ++i) {
@@ -130,7 +130,7 @@ TEST_P(LowerTier, TurnThatAClientTellsOfFindsWhatMayBeHeldInMemory) {
   for (std::size_t i = 0; i < held.of.size(); ++i) EXPECT_TRUE(held.Exact(i)) << i;
 }
 
-TEST_P(LowerTier, Promise4AReadThatIsAnsweredAndNotTakenLeavesNoLease) {
+TEST_P(LowerTier, P4AReadThatIsAnsweredAndNotTakenLeavesNoLease) {
   const std::uint64_t number[] = {OneThatIs(false)};
   node->KeepLeases();
   Reads reads(number);
@@ -142,7 +142,7 @@ TEST_P(LowerTier, Promise4AReadThatIsAnsweredAndNotTakenLeavesNoLease) {
   Until([&] { return StatusNumber(*store, "leases") == 0; });
 }
 
-TEST_P(LowerTier, Promise1GetAndViewsAreTheBytesOfBlocksThatLeftMemory) {
+TEST_P(LowerTier, P1GetAndViewsAreTheBytesOfBlocksThatLeftMemory) {
   for (std::uint64_t n = 0; n < kBlocks; n += 5) {
     Result<std::vector<std::byte>> got = store->Get(ns, KeyOf(n));
     ASSERT_TRUE(got.has_value()) << n << got.error().ToString();
@@ -191,7 +191,7 @@ TEST_P(LowerTier, RangesInPiecesOfABlockThatLeftMemoryAreReadFromCopiedLists) {
   EXPECT_EQ(store->Read(ns, std::span(&wrong, 1)).Wait()->outcomes[0], Code::kInvalid);
 }
 
-TEST_P(LowerTier, Promise6AMatchCountsTheLowerTierAndSaysSo) {
+TEST_P(LowerTier, P6AMatchCountsTheLowerTierAndSaysSo) {
   const auto check = [](const Result<MatchResult>& match) {
     ASSERT_TRUE(match.has_value()) << match.error().ToString();
     EXPECT_EQ(match->blocks, kBlocks);
@@ -216,7 +216,7 @@ TEST_P(LowerTier, Promise6AMatchCountsTheLowerTierAndSaysSo) {
   EXPECT_TRUE(held->hold.still_good());
 }
 
-TEST_P(LowerTier, Promise3WhatIsNotWorthItsWaitIsRefusedAndNotFetched) {
+TEST_P(LowerTier, P3WhatIsNotWorthItsWaitIsRefusedAndNotFetched) {
   const std::array<std::uint64_t, 2> numbers = {OneThatIs(true), OneThatIs(false)};
   const std::uint64_t before = fetched();
   Reads reads(numbers);
@@ -240,7 +240,7 @@ TEST_P(LowerTier, Promise3WhatIsNotWorthItsWaitIsRefusedAndNotFetched) {
 }
 
 // Copying what memory has takes longer than the rest is worth.
-TEST_P(LowerTier, Promise3WhatARestIsWorthCountsFromTheBeginOfItsRead) {
+TEST_P(LowerTier, P3WhatARestIsWorthCountsFromTheBeginOfItsRead) {
   constexpr std::size_t kCopies = 2000;
   const std::array<std::uint64_t, 2> numbers = {OneThatIs(true), OneThatIs(false)};
   Reads reads(numbers);
@@ -251,7 +251,7 @@ TEST_P(LowerTier, Promise3WhatARestIsWorthCountsFromTheBeginOfItsRead) {
   EXPECT_EQ(fetched(), before);
 }
 
-TEST_P(LowerTier, Promise3WhatMembersTookOfTheWorthIsNotGivenToFlashAgain) {
+TEST_P(LowerTier, P3WhatMembersTookOfTheWorthIsNotGivenToFlashAgain) {
   store.reset();
   node.emplace(GetParam(), kResident, 64u << 20, Promotion::kAll, /*slow_members=*/true);
   store.emplace(node->Connect());
@@ -264,7 +264,7 @@ TEST_P(LowerTier, Promise3WhatMembersTookOfTheWorthIsNotGivenToFlashAgain) {
   EXPECT_EQ(fetched(), before);
 }
 
-TEST_P(LowerTier, Promise3ADeadlineEndsTheWaitForAFetchAndNothingElse) {
+TEST_P(LowerTier, P3ADeadlineEndsTheWaitForAFetchAndNothingElse) {
   const std::array<std::uint64_t, 2> numbers = {OneThatIs(true), OneThatIs(false)};
   node->Hold();
   Reads reads(numbers);
@@ -306,7 +306,7 @@ TEST_P(LowerTier, AHundredWaitersForABlockAreOneFetch) {
   Until([&] { return StatusNumber(*store, "leases") == 0; });
 }
 
-TEST_P(LowerTier, Promise4AReadThatIsGivenUpLeavesNoLeaseAndTouchesNothing) {
+TEST_P(LowerTier, P4AReadThatIsGivenUpLeavesNoLeaseAndTouchesNothing) {
   const std::uint64_t number[] = {OneThatIs(false)};
   node->KeepLeases();
   node->Hold();

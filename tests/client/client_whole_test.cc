@@ -57,7 +57,7 @@ class Whole : public ::testing::Test {
   Namespace ns = AttachTest(store);
 };
 
-TEST_F(Whole, Promise1WhatWasPutIsReadBitExactByAnotherProcesssClient) {
+TEST_F(Whole, P1WhatWasPutIsReadBitExactByAnotherProcesssClient) {
   PutChain(1, 3);
   Store other = node.Connect();
   for (std::uint64_t n = 1; n <= 3; ++n) EXPECT_EQ(Read(other, n), Code::kOk);
@@ -134,7 +134,7 @@ TEST_F(Whole, ATicketGivenUpReleasesTheLeaseThatItBrings) {
   EXPECT_GE(StatusNumber(store, "leases_granted"), 1u);
 }
 
-TEST_F(Whole, Promise4AnAnswerThatNobodyTakesReleasesItsLease) {
+TEST_F(Whole, P4AnAnswerThatNobodyTakesReleasesItsLease) {
   PutChain(1, 1);
   const BlockRef ref{KeyOf(1)};
   {

@@ -129,7 +129,7 @@ TEST_P(Embedded, P4ALeaseEndsByItsDeadline) {
 
 // Threads lease, compare and release while another one puts more than memory holds, over a core that sleeps
 // whenever it may: what is still good has the block's bytes, and every lease ends.
-TEST_P(Embedded, Promise1ViewsHoldWhileMemoryTurnsOver) {
+TEST_P(Embedded, P1ViewsHoldWhileMemoryTurnsOver) {
   ASSERT_NO_FATAL_FAILURE(Start(64u << 20, 0));
   if (!store) return;
   constexpr std::uint64_t kBlocks = 1'100;

@@ -68,7 +68,7 @@ TEST_F(Stopped, PutsThatEndedMeanwhileLeaveNoAnswersInTheWayOfOneThatComesLater)
 }
 
 // A call that waited for more than its deadline would bring the watchdog.
-TEST_F(Stopped, Promise3StagingIsGrantedOrRefusedByItsDeadline) {
+TEST_F(Stopped, P3StagingIsGrantedOrRefusedByItsDeadline) {
   Stop();
   for (int i = 0; i < 400; ++i) {
     const Result<Staging> late = store_->AllocateStaging(8u << 20, 1'000);
@@ -314,7 +314,7 @@ class Handshakes : public NodeProcess {
 };
 
 // A connect has one deadline, and telling the engine's name is part of it.
-TEST_F(Handshakes, Promise3AnEnginesNameIsToldWithinTheDeadlineOfItsConnect) {
+TEST_F(Handshakes, P3AnEnginesNameIsToldWithinTheDeadlineOfItsConnect) {
   constexpr std::int64_t kDeadlineUs = 60'000'000;
   ConnectOptions options;
   options.engine_name = "e1";
@@ -402,7 +402,7 @@ class StoppedSaves : public Stopped {
   std::vector<Staging> all_;
 };
 
-TEST_F(StoppedSaves, Promise3OneBehindAnotherIsReportedByItsDeadlineToWhoWaitsForTheDescriptor) {
+TEST_F(StoppedSaves, P3OneBehindAnotherIsReportedByItsDeadlineToWhoWaitsForTheDescriptor) {
   const std::uint64_t first = Save(3, 300'000'000), second = Save(4, 1'000);
   pollfd readable{.fd = transfers_->event_fd(), .events = POLLIN, .revents = 0};
   std::vector<transfer::TransferDone> done;
@@ -419,7 +419,7 @@ TEST_F(StoppedSaves, Promise3OneBehindAnotherIsReportedByItsDeadlineToWhoWaitsFo
 }
 
 // Each of the others would wait for the node as long as the first has: 35 s together.
-TEST_F(StoppedSaves, Promise3OneOfManyUnderWayIsReportedByItsDeadline) {
+TEST_F(StoppedSaves, P3OneOfManyUnderWayIsReportedByItsDeadline) {
   const std::uint64_t first = Save(3, 6'000'000);
   for (std::uint64_t number = 4; number < 11; ++number) Save(number, 300'000'000);
   pollfd readable{.fd = transfers_->event_fd(), .events = POLLIN, .revents = 0};
