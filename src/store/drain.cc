@@ -78,12 +78,14 @@ Task<bool> Drain::Run(DrainOrder order) {
   while (GoesOn(number, order.deadline) && anyone_waits()) co_await Rest(order.deadline);
   if (number != number_) co_return false;
   stage_ = Stage::kDrained;
-  context_.log.Log(complete() ? LogLevel::kInfo : LogLevel::kWarning, "drain: ",
-                   complete() ? "it is safe to stop the node; "
-                              : "its time has passed, or flash takes no more, or none of their size; ",
-                   lost(), " blocks are in memory alone", order.memory_goes ? "" : ", whose files stay", ", ",
-                   context_.leases.size(), " leases and ", context_.pending.size(),
-                   " puts were waited for in vain");
+  const std::string_view why = complete() ? "it is safe to stop the node; "
+                               : lower_.present()
+                                   ? "its time has passed, or flash takes no more, or none of their size; "
+                                   : "it has no flash, or its time has passed; ";
+  context_.log.Log(complete() ? LogLevel::kInfo : LogLevel::kWarning, "drain: ", why,
+                   order.memory_goes ? lost() : alone(), " blocks are in memory alone",
+                   order.memory_goes ? "" : ", whose files stay", ", ", context_.leases.size(),
+                   " leases and ", context_.pending.size(), " puts were waited for in vain");
   co_return true;
 }
 

@@ -573,10 +573,33 @@ def test_pages_let_go_of_before_their_memory_is_taken(name: str) -> None:
     """A copy that reads or writes memory of a device which is not mapped any more ends the engine."""
     told: list[str] = []
     worker = SimpleNamespace(sleep=lambda level: told.append("sleep"), discard=lambda tags: told.append("discard"))
-    rank = SimpleNamespace(watch_weights=lambda look: None, let_go_of_pages=lambda: told.append("let go"))
+    rank = SimpleNamespace(
+        watch_weights=lambda look: None, let_go_of_pages=lambda: told.append("let go"),
+        weights_go=lambda gone=True: None,
+    )
     watch(worker, rank)  # type: ignore[arg-type]
-    getattr(worker, name)(1)
+    getattr(worker, name)(1 if name == "sleep" else ("kv_cache",))
     assert told == ["let go", name]
+
+
+def test_weights_gone_from_before_their_memory_is_taken_until_it_is_back() -> None:
+    told: list[str] = []
+    worker = SimpleNamespace(
+        sleep=lambda level: told.append("sleep"), discard=lambda tags: told.append("discard"),
+        wake_up=lambda tags: told.append("wake"),
+    )
+    rank = SimpleNamespace(
+        watch_weights=lambda look: None, let_go_of_pages=lambda: None,
+        weights_go=lambda gone=True: told.append("gone" if gone else "back"),
+    )
+    watch(worker, rank)  # type: ignore[arg-type]
+    worker.sleep(1)
+    worker.wake_up(["kv_cache"])
+    worker.wake_up()
+    worker.discard(("kv_cache",))
+    worker.discard(("weights",))
+    worker.wake_up(["weights"])
+    assert told == ["gone", "sleep", "wake", "wake", "back", "discard", "gone", "discard", "wake", "back"]
 
 
 def _where_a_thread_runs(answer: Connection) -> None:

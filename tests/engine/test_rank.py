@@ -207,6 +207,29 @@ def test_pages_let_go_of_with_every_order_reported(make: Callable[[], tuple[Rank
     assert run(rank, step(3, save(2, 3)), True) == [2]
 
 
+def test_weights_that_sleep_are_looked_at_when_they_are_back(make: Callable[[], tuple[Rank, OneMover]]) -> None:
+    """Memory of a device that is not mapped ends the engine: a request that is given up has it step while it sleeps."""
+    rank, _ = make()
+    looks: list[int] = []
+
+    def look() -> bool:
+        looks.append(1)
+        return False
+
+    rank.watch_weights(look)
+    rank.report()
+    rank.weights_go()
+    rank.begin(replace(step(1, spec=SPEC, computes=False), looks=True))
+    report = rank.report()
+    assert not looks and (report is None or report.begun == 0)
+    rank.weights_go(False)
+    rank.begin(step(2, computes=False))
+    report = rank.report()
+    assert looks == [1] and report is not None and report.begun == 2
+    rank.begin(step(3, computes=False))
+    assert looks == [1]
+
+
 def test_rank_that_joins_its_session_again_moves_pages_by_it(
     make: Callable[[], tuple[Rank, OneMover]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

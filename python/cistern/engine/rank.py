@@ -102,6 +102,9 @@ class Rank:
         self._epoch = 0
         self._look: Callable[[], bool] = lambda: False
         self._weights_changed = False
+        self._weights_gone = False
+        """The memory of the weights: nothing may look at them."""
+        self._look_owed = False
         self._weights_step = 0
         self._begun_due = 0
         self._unsaved: StepOrders | None = None
@@ -147,6 +150,10 @@ class Rank:
         """The engine has loaded weights: orders of a scheduler that has not heard of it are refused from now on."""
         self._weights_changed = True
 
+    def weights_go(self, gone: bool = True) -> None:
+        """The engine is about to take the memory of its weights away, or has brought it back."""
+        self._weights_gone = gone
+
     def let_go_of_pages(self) -> None:
         """The engine is about to take the memory of its pages away: nothing touches them when this returns. What is
         under way is reported as failed."""
@@ -186,12 +193,12 @@ class Rank:
         self._step = orders.step if orders.saves or orders.timed else 0
         self._computes = orders.computes
         self._epoch = max(self._epoch, orders.epoch)
-        if self._weights_changed or orders.looks:
+        self._look_owed |= orders.looks
+        if (self._weights_changed or self._look_owed) and not self._weights_gone:
             # Both are asked: a load that was noticed is what the next look compares with.
             if self._look() or self._weights_changed:
                 self._weights_step = orders.step
-            self._weights_changed = False
-        if orders.looks or self._weights_step == orders.step:
+            self._weights_changed = self._look_owed = False
             self._begun_due = orders.step
         if orders.spec is not None and orders.spec.number >= self._session_number:
             self._session_number = orders.spec.number

@@ -25,8 +25,8 @@ OF_A_WORKER = ("reload_weights", "start_weight_update", "start_draft_weight_upda
                "finish_weight_update", "reset_weights", "load_model")
 OF_A_RUNNER = ("reload_weights", "load_model")
 OF_A_MODEL = ("load_weights",)
-TAKES_MEMORY = ("sleep", "discard")
-"""A worker's calls after which the memory of its pages may be gone."""
+WEIGHTS = "weights"
+"""vLLM's tag of their memory."""
 SAMPLED = 512
 """Bytes of each tensor that are looked at, spread over it."""
 
@@ -64,11 +64,10 @@ def watch_adapters(core: Any, coordinator: Coordinator) -> None:
 
 
 def watch(worker: Any, rank: Rank) -> None:
-    """Has the rank told whenever the worker's weights are loaded again, and before it gives its memory back (sleep).
-    Where the worker cannot be looked into, every emptied prefix cache counts as a change."""
-    for name in TAKES_MEMORY:
-        if callable(call := getattr(worker, name, None)):
-            setattr(worker, name, _after(rank.let_go_of_pages, call))
+    """Has the rank told whenever the worker's weights are loaded again, before it gives its memory back (sleep), and
+    when that of its weights is there again. Where the worker cannot be looked into, every emptied prefix cache counts
+    as a change."""
+    _watch_memory(worker, rank)
     try:
         models = _models(worker)
         watched = [_watch_calls(owner, names, rank.weights_changed) for owner, names in (
@@ -116,13 +115,34 @@ def _then(call: Callable[..., Any], changed: Callable[[], None]) -> Callable[...
     return watched
 
 
-def _after(before: Callable[[], None], call: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(call)
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        before()
-        return call(*args, **kwargs)
+def _watch_memory(worker: Any, rank: Rank) -> None:
+    sleep, discard, wake_up = (getattr(worker, name, None) for name in ("sleep", "discard", "wake_up"))
+    if callable(sleep):
+        @functools.wraps(sleep)
+        def watched_sleep(*args: Any, **kwargs: Any) -> Any:
+            rank.let_go_of_pages()
+            rank.weights_go()
+            return sleep(*args, **kwargs)
 
-    return watched
+        worker.sleep = watched_sleep
+    if callable(discard):
+        @functools.wraps(discard)
+        def watched_discard(tags: Any) -> Any:
+            rank.let_go_of_pages()
+            if WEIGHTS in tags:
+                rank.weights_go()
+            return discard(tags)
+
+        worker.discard = watched_discard
+    if callable(wake_up):
+        @functools.wraps(wake_up)
+        def watched_wake_up(tags: Any = None) -> Any:
+            done = wake_up(tags)
+            if tags is None or WEIGHTS in tags:
+                rank.weights_go(False)
+            return done
+
+        worker.wake_up = watched_wake_up
 
 
 class Sample:
