@@ -176,6 +176,13 @@ Task<void> Recovery::GiveUp(std::uint32_t number) {
 }
 
 Task<void> Recovery::Settle(DeviceRegions& device) {
+  // The locators of regions that were closed just now.
+  const bool open =
+      std::ranges::any_of(open_, [&](std::uint32_t number) { return &media_.DeviceOf(number) == &device; });
+  if (open && device.in_service()) {
+    const Status status = co_await device.device().Sync();
+    if (!status.ok()) device.device().FailedFor("what a start found is not durable", status);
+  }
   for (std::uint32_t i = 0; i < device.count(); ++i) {
     device.Settle(device.first() + i);
     if (i % 256 == 255) co_await Yield();

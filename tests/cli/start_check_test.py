@@ -75,6 +75,7 @@ class WhatAStartRefuses(ProgramTest):
         key.write_text("7a" * 32)
         certificates = ("cell_authority", "cell_certificate", "cell_certificate_key")
         cell = {"cell": "http://127.0.0.1:1", "member": "one", "cell_address": "192.0.2.1:7420"}
+        sealed = {**cell, "cell": "https://127.0.0.1:1", "cell_key": key}
         rows: list[tuple[dict[str, object], str]] = [
             ({"memory_dir": file}, "is no directory: name one"),
             ({"memory_dir": file / "m"}, "Not a directory"),
@@ -89,8 +90,8 @@ class WhatAStartRefuses(ProgramTest):
             ({"flash": f"{self.disk}:256MiB", "journal_dir": file}, "is neither a directory nor a block device"),
             ({**cell, **dict.fromkeys(certificates, file)}, f"cell: authority: {file}"),
             ({**cell, **dict.fromkeys(certificates, file / "none")}, "/none: Not a directory"),
-            ({**cell, "cell_key": key, "etcd_authorities": file}, f"etcd_authorities: {file}: "),
-            ({**cell, "cell_key": key, "etcd_certificate": file, "etcd_key": file}, f"etcd_certificate: {file}: "),
+            ({**sealed, "etcd_authorities": file}, f"etcd_authorities: {file}: "),
+            ({**sealed, "etcd_certificate": file, "etcd_key": file}, f"etcd_certificate: {file}: "),
             ({"http": "192.0.2.1:9180"}, "cannot be listened at: Cannot assign requested address"),
             ({**cell, "cell_key": key, "cell_listen": "192.0.2.1:7420"},
              "192.0.2.1:7420: Cannot assign requested address"),
@@ -130,7 +131,7 @@ class WhatAStartRefuses(ProgramTest):
                      "--etcd-certificate", self.directory / "etcd.crt", "--etcd-key", self.directory / "etcd.key")
             said = subprocess.run([BIN / "cistern", *words], stdin=subprocess.DEVNULL, capture_output=True,
                                   timeout=TIMEOUT_S, check=False, start_new_session=True)  # without a terminal either
-        self.assert_says(said, 1, "etcd.key")
+        self.assert_says(said, 2, "etcd.key")
         self.assertNotIn(b"pass phrase", said.stderr)
 
     def test_of_the_host_is_said_too(self) -> None:
