@@ -208,8 +208,10 @@ Task<void> DropWriter::Commit(Batch batch) {
     }
     for (CallPtr& call : batch.calls) {
       call->was_written = call->may_take_effect();
-      if (ends_) Refuse(*call, Status(Code::kGone, "this member leaves its cell"));
-      if (ends_) continue;
+      if (ends_) {
+        Refuse(*call, Status(Code::kGone, "this member leaves its cell"));
+        continue;
+      }
       if (call->deadline <= executor().Now()) continue;
       waiting_.push_front(std::move(call));
     }
