@@ -66,8 +66,7 @@ constexpr Trouble kTroubles[] = {
      "a client does not collect its answers: look for one that hangs"},
     {"files", "/files/memory_removed", Verdict::kProblem,
      "another program removed what lies in memory_dir: the next start finds nothing of memory; where logind "
-     "did, "
-     "see the finding logout"},
+     "did, see the finding logout"},
     {"files", "/files/socket_removed", Verdict::kProblem,
      "another program removed the socket: no engine that starts comes in; restart the node"},
 };
@@ -163,8 +162,7 @@ Finding Cell(const json::object& status) {
   } else if (reached + 1 < members) {
     finding.mend =
         "drops of the whole cell end too late until each is reached, or is gone: `cistern cell` says which "
-        "is "
-        "not, and this node's log and that one's say why";
+        "is not, and this node's log and that one's say why";
   }
   if (!finding.mend.empty()) finding.verdict = Verdict::kProblem;
   return finding;

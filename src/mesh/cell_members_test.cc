@@ -230,13 +230,9 @@ TEST_F(CellTest, MemberWithoutAKeyOfTheCellIsRefusedByName) {
   cell_.Add("a").cell_keys.resize(1);
   cell_.Start(node(0));
   ASSERT_TRUE(Settled());
-  TestNode& stranger = cell_.Add("b");
-  stranger.cell_keys.resize(1);
-  stranger.cell_keys[0].bytes[0] = std::byte{1};
-  cell_.Start(stranger);
-  ASSERT_TRUE(cell_.RunUntil(10 * kSecond, [&] { return stranger.member->ended(); }));
-  EXPECT_EQ(stranger.member->why().code(), Code::kMismatch);
-  EXPECT_THAT(std::string(stranger.member->why().message()), HasSubstr("cell key"));
+  net::CellKey another;
+  another.bytes[0] = std::byte{1};
+  ExpectRefused("b", another);
 }
 
 TEST_F(CellTest, CellGoesFromOneKeyToTheOther) {
@@ -290,11 +286,7 @@ TEST_F(CellTest, CellOfNodesThatBeginEmptyGoesFromOneKeyToTheOther) {
       ASSERT_TRUE(Settled());
     }
   }
-  TestNode& old = cell_.Add("c");
-  old.cell_keys = {first};
-  cell_.Start(old);
-  ASSERT_TRUE(cell_.RunUntil(10 * kSecond, [&] { return old.member->ended(); }));
-  EXPECT_THAT(std::string(old.member->why().message()), HasSubstr("cell key"));
+  ExpectRefused("c", first);
 }
 
 TEST_F(CellTest, KeyThatTheCellHasLeftIsRefusedByName) {
@@ -317,11 +309,7 @@ TEST_F(CellTest, KeyThatTheCellHasLeftIsRefusedByName) {
       ASSERT_TRUE(Settled());
     }
   }
-  TestNode& old = cell_.Add("c");
-  old.cell_keys = {first};
-  cell_.Start(old);
-  ASSERT_TRUE(cell_.RunUntil(10 * kSecond, [&] { return old.member->ended(); }));
-  EXPECT_THAT(std::string(old.member->why().message()), HasSubstr("cell key"));
+  ExpectRefused("c", first);
   const auto dropped = cell_.Drop(node(0), DropOfKeys(name_, {KeyOf(1)}));
   ASSERT_TRUE(dropped.has_value()) << dropped.error().ToString();
   EXPECT_EQ(dropped->members, 2u);

@@ -26,6 +26,17 @@ class HandOverTest : public MeshTest {
     giving_ = Giving(*loop, i, After(us));
   }
   bool given() const { return handed.has_value(); }
+  // The first has a chain of forty; the second has room for twelve blocks, and ten that were used after all
+  // uses of the first's, counted back from each node's last.
+  void AddGiverAndFullTaker() {
+    AddNode();
+    TestNodeOptions small;
+    small.store.max_blocks = 12;
+    AddNode(Blocks(), small);
+    ASSERT_TRUE(RunUntil([&] { return Know(); }));
+    PutChain(0, 1, 40);
+    for (std::uint64_t n = 101; n <= 110; ++n) Put(1, n, std::nullopt);
+  }
   // Nodes but the first that have the block, exactly.
   std::size_t OthersHave(std::uint64_t n, std::size_t bytes = 4096) {
     std::size_t have = 0;
@@ -313,13 +324,7 @@ TEST_F(HandOverTest, WhatCouldNotBeReadIsGivenWhenItCan) {
 
 // Why it was refused before says nothing of why it does not come now.
 TEST_F(HandOverTest, WhatIsMerelyLateIsOfferedAgainThoughThereWasNoRoomForItBefore) {
-  AddNode();
-  TestNodeOptions small;
-  small.store.max_blocks = 12;
-  AddNode(Blocks(), small);
-  ASSERT_TRUE(RunUntil([&] { return Know(); }));
-  PutChain(0, 1, 40);
-  for (std::uint64_t n = 101; n <= 110; ++n) Put(1, n, std::nullopt);
+  AddGiverAndFullTaker();
   const std::uint64_t taken = Give(0).blocks;
   ASSERT_LT(taken, 10u);
   const Refusal* refusal =
@@ -606,14 +611,7 @@ TEST_F(HandOverTest, ANodeThatLeavesOffersNoMoreFromItsFlashThanItsMemoryHasRoom
 // ---- room ----------------------------------------------------------------------------------------------
 
 TEST_F(HandOverTest, TakerGivesFreeRoomAndThatOfWhatWasUsedLongerAgo) {
-  AddNode();
-  TestNodeOptions small;
-  small.store.max_blocks = 12;
-  AddNode(Blocks(), small);
-  ASSERT_TRUE(RunUntil([&] { return Know(); }));
-  // Ten that were used after all uses of the giver's, counted back from each node's last.
-  PutChain(0, 1, 40);
-  for (std::uint64_t n = 101; n <= 110; ++n) Put(1, n, std::nullopt);
+  AddGiverAndFullTaker();
   const store::HandedOver given = Give(0);
   EXPECT_EQ(given.blocks, OthersHave(1) + OthersHave(2) + OthersHave(3) + OthersHave(4) + OthersHave(5));
   EXPECT_GE(given.blocks, 2u);

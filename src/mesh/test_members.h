@@ -67,6 +67,15 @@ class CellTest : public ::testing::Test {
     (void)cell_.loop->BlockOn(
         cell_.etcd.Client("somebody")->Commit(write, cell_.clock.Now().PlusUs(kSecond)));
   }
+  // Who has this key alone is refused by name.
+  void ExpectRefused(const std::string& id, const net::CellKey& key) {
+    TestNode& stranger = cell_.Add(id);
+    stranger.cell_keys = {key};
+    cell_.Start(stranger);
+    ASSERT_TRUE(cell_.RunUntil(10 * kSecond, [&] { return stranger.member->ended(); }));
+    EXPECT_EQ(stranger.member->why().code(), Code::kMismatch);
+    EXPECT_NE(stranger.member->why().message().find("cell key"), std::string_view::npos);
+  }
   // From the first to the second: it holds all that it can, until the network is healed.
   void FillTheConnectionOfTwo() {
     cell_.network.Cut("a", "b");
