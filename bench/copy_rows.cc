@@ -4,9 +4,6 @@
 // destination, by segments as records are read; they take turns within a round, so that what else the machine
 // does hits all alike.
 #include <sys/mman.h>
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
 
 #include <algorithm>
 #include <cstring>
@@ -61,20 +58,10 @@ struct Variant {
   bool cached = false;  // through the caches, as a put is copied to staging
 };
 
-// A copy that checks nothing, by streaming stores: what of a ratio is this processor's. False where the
-// compiler's baseline has no such store.
-bool StreamUnsummed([[maybe_unused]] std::byte* to, [[maybe_unused]] const std::byte* from,
-                    [[maybe_unused]] std::size_t bytes) {
-#ifdef __SSE2__
-  for (std::size_t at = 0; at < bytes; at += sizeof(__m128i)) {
-    _mm_stream_si128(reinterpret_cast<__m128i*>(to + at),
-                     _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at)));
-  }
+// A copy that checks nothing, by streaming stores: what of a ratio is this processor's.
+void StreamUnsummed(std::byte* to, const std::byte* from, std::size_t bytes) {
+  for (std::size_t at = 0; at < bytes; at += 16) StreamingStore(to + at, from + at);
   StreamingStoreFence();
-  return true;
-#else
-  return false;
-#endif
 }
 
 class CopyBench {
@@ -97,7 +84,7 @@ class CopyBench {
         Copy(*kernels, variant, to, from);
       });
     }
-    if (!variant.cached && StreamUnsummed(to_.data(), from_, block_bytes_)) {
+    if (!variant.cached) {
       ways.emplace_back("unsummed", [this](std::byte* to, const std::byte* from) {
         StreamUnsummed(to, from, block_bytes_);
       });

@@ -3,6 +3,9 @@
 // std::atomic_thread_fence, which g++ refuses under the thread sanitizer.
 #pragma once
 
+#include <cstddef>
+#include <cstring>
+
 namespace cistern {
 
 // Every earlier store, streaming ones too, before every later store. Streaming stores are outside of x86's
@@ -12,6 +15,18 @@ inline void StreamingStoreFence() {
   asm volatile("sfence" ::: "memory");
 #else
   __sync_synchronize();
+#endif
+}
+
+// 16 bytes past the caches, where the processor has such a store. `to` is a multiple of 16.
+inline void StreamingStore(std::byte* to, const std::byte* from) {
+#if defined(__x86_64__)
+  using Words = long long __attribute__((vector_size(16)));
+  Words words;
+  std::memcpy(&words, from, sizeof(words));
+  asm volatile("movntdq %1, %0" : "=m"(*reinterpret_cast<Words*>(to)) : "x"(words));
+#else
+  std::memcpy(to, from, 16);
 #endif
 }
 
