@@ -45,13 +45,11 @@ include(cmake/precompiled.cmake)
 add_custom_target(unit_tests)
 add_custom_target(fuzzers)
 
-# cistern_arrows(FOLDER OUT): the folders that FOLDER may stand on, from src/ARROWS. An arrow to one
-# header of a folder (wire/protocol.h) allows that include and links nothing.
+# cistern_arrows(FOLDER OUT): the folders that FOLDER may stand on, from src/ARROWS.
 function(cistern_arrows folder out)
   file(STRINGS ${PROJECT_SOURCE_DIR}/src/ARROWS lines REGEX "^${folder}:")
   string(REGEX REPLACE "^${folder}: *" "" lines "${lines}")
   separate_arguments(lines)
-  list(FILTER lines EXCLUDE REGEX "/")
   set(${out} ${lines} PARENT_SCOPE)
 endfunction()
 

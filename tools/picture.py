@@ -37,12 +37,9 @@ def places_of(layers: dict[str, int], below: dict[str, list[str]]) -> dict[str, 
     return places
 
 
-def draw(direct: dict[str, list[str]], headers: dict[str, list[str]], here: set[str],
-         includes: dict[tuple[str, str], int]) -> str:
-    """An SVG: a box a folder of `here`, an arrow for each pair with includes; dark where src/ARROWS has the
-    arrow itself, dashed where it is to one header, light where it follows from other arrows."""
-    below = {f: [t for t in [*direct[f], *(h.split("/")[0] for h in headers[f])] if t in here]
-             for f in direct if f in here}
+def draw(below: dict[str, list[str]], includes: set[tuple[str, str]]) -> str:
+    """An SVG: a box a folder of `below`, which says what each stands on; an arrow for each pair with includes, dark
+    where `below` has the arrow itself, light where it follows from other arrows."""
     if not below:
         return '<svg xmlns="http://www.w3.org/2000/svg" width="10" height="10"/>\n'
     places = places_of(layers_of(below), below)
@@ -54,27 +51,25 @@ def draw(direct: dict[str, list[str]], headers: dict[str, list[str]], here: set[
            '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" '
            'orient="auto"><path d="M0 0L8 4L0 8z" fill="context-stroke"/></marker></defs>',
            f'<rect width="{width:.0f}" height="{height:.0f}" fill="white"/>']
-    for (folder, to), count in sorted(includes.items()):
+    for folder, to in sorted(includes):
         if folder not in places or to not in places:
             continue
         (x1, y1), (x2, y2) = places[folder], places[to]
         y1, y2 = y1 + BOX_HEIGHT / 2, y2 - BOX_HEIGHT / 2
-        if to in direct[folder]:
+        if to in below[folder]:
             style = 'stroke="#204a87" stroke-width="2"'
-        elif to in below[folder]:
-            style = 'stroke="#204a87" stroke-width="2" stroke-dasharray="5 4"'
         elif to == lowest:
             continue  # every folder stands on it: lines that would only hide the others
         else:
             style = 'stroke="#c8c8c8" stroke-width="1"'
         bend = (y2 - y1) / 2
         out.append(f'<path d="M{x1:.0f} {y1:.0f}C{x1:.0f} {y1 + bend:.0f} {x2:.0f} {y2 - bend:.0f} {x2:.0f} '
-                   f'{y2:.0f}" fill="none" {style} marker-end="url(#tip)"><title>{folder} includes {to} '
-                   f'{count} times</title></path>')
+                   f'{y2:.0f}" fill="none" {style} marker-end="url(#tip)"><title>{folder} includes '
+                   f'{to}</title></path>')
     for folder, (x, y) in places.items():
         out.append(f'<rect x="{x - BOX_WIDTH / 2:.0f}" y="{y - BOX_HEIGHT / 2:.0f}" width="{BOX_WIDTH}" '
                    f'height="{BOX_HEIGHT}" rx="6" fill="#eef3fa" stroke="#204a87"/>'
                    f'<text x="{x:.0f}" y="{y + 5:.0f}" text-anchor="middle">{folder}</text>')
     out.append(f'<text x="{MARGIN}" y="{height - 12:.0f}" font-size="11" fill="#555">dark: an arrow of '
-               'src/ARROWS; dashed: to one header; light: follows from others (all may include ' + lowest + ')</text>')
+               'src/ARROWS; light: follows from others (all may include ' + lowest + ')</text>')
     return "\n".join([*out, "</svg>"]) + "\n"
