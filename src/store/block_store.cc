@@ -482,7 +482,7 @@ BlockStore::Occupancy BlockStore::occupancy() const {
   o.tombstones = rooms_->context.journal.tombstones();
   o.blocks = catalog.forest().blocks() - catalog.forest().trees();
   o.conversations = catalog.conversations().talks();
-  o.passages = rooms_->partial_copies.size();
+  o.partial_copies = rooms_->partial_copies.size();
   o.fetches = rooms_->fetcher.under_way();
   o.awaited_turns = rooms_->turns.size();
   o.held_bytes = rooms_->residents.held_bytes();

@@ -228,10 +228,24 @@ class BlockStore final {
   // Null where the node has memory alone. From Recover on.
   tier::Tier* tier();
 
+  // How much there is now; the table of metrics (store_metrics.cc) says the same to people.
   struct Occupancy {
-    std::uint64_t records = 0, bytes = 0, pending = 0, leases = 0, leased_blocks = 0, namespaces = 0,
-                  tombstones = 0, blocks = 0, conversations = 0, fetches = 0, awaited_turns = 0,
-                  held_bytes = 0, passages = 0, write_queue = 0, cleaner_looked = 0, cleaner_ready = 0;
+    std::uint64_t records = 0;  // in memory, one for each group of a block
+    std::uint64_t bytes = 0;    // of their bodies
+    std::uint64_t pending = 0;  // puts that wait for parts, parent or Publish
+    std::uint64_t leases = 0;
+    std::uint64_t leased_blocks = 0;   // of all leases
+    std::uint64_t namespaces = 0;      // that are known
+    std::uint64_t tombstones = 0;      // dropped keys of which an older record may remain
+    std::uint64_t blocks = 0;          // in the tree, in any tier
+    std::uint64_t conversations = 0;   // that wrote a block which may be here, and were not ended
+    std::uint64_t fetches = 0;         // blocks that are being read from the lower tier into memory
+    std::uint64_t awaited_turns = 0;   // turns to come that callers told of
+    std::uint64_t held_bytes = 0;      // of slots whose records were fetched for such turns
+    std::uint64_t partial_copies = 0;  // blocks of which some segments lie in a slot, or are on their way
+    std::uint64_t write_queue = 0;     // records that wait to be written to the lower tier
+    std::uint64_t cleaner_looked = 0;  // of the coldest records in memory, those looked at last
+    std::uint64_t cleaner_ready = 0;   // of these, that may leave at once
   };
   Occupancy occupancy() const;
   const catalog::StoreCounters& counters() const;

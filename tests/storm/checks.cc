@@ -417,8 +417,8 @@ bool World::Audit(SimNode& node) {
     }
   }
   // Of what passes through, the first segments may be on their way still.
-  if (whole < entries || whole > entries + occupancy.passages)
-    Violation(Text(whole, " slots are whole, ", entries, " are in the index, ", occupancy.passages,
+  if (whole < entries || whole > entries + occupancy.partial_copies)
+    Violation(Text(whole, " slots are whole, ", entries, " are in the index, ", occupancy.partial_copies,
                    " blocks pass through:", where));
   std::uint64_t used = node.slots().counts().used_slots;
   // Slots that something is read into from below are in use too, until nothing is under way any more.
