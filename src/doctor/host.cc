@@ -108,8 +108,10 @@ VolumeFacts VolumeOf(const std::string& path) {
 void AskStart(const node::NodeOptions& options, HostFacts& facts) {
   facts.memory_dir.refused = node::CheckMemoryDirectory(options).message();
   const auto places = node::FindFlashPlaces(options, node::FindsFor::kCheck);
-  for (std::size_t i = 0; places && i < facts.flash.size(); ++i)
+  for (std::size_t i = 0; places && i < facts.flash.size(); ++i) {
     facts.flash[i].refused = node::CheckDevice(*places, i).message();
+    facts.flash[i].absent = !places->devices[i].absent.ok();
+  }
 }
 
 std::optional<std::uint64_t> Memlock(const std::string& process) {

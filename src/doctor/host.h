@@ -27,6 +27,7 @@ struct VolumeFacts {
   std::string direct_error;        // why it cannot be opened past the page cache; empty: it can
   std::string refused;             // what a start says of it that refuses it; empty: none does
   std::uint64_t device_bytes = 0;  // of a block device that can be opened
+  bool absent = false;             // the start does without it
 };
 
 struct ArenaFacts {

@@ -196,6 +196,13 @@ void AddFlash(const HostFacts& facts, Findings& findings) {
     finding.value = volume.path + (volume.direct_error.empty() ? "" : ": " + volume.direct_error);
     if (volume.direct_error.empty() && volume.refused.empty()) continue;
     finding.verdict = Verdict::kProblem;
+    if (volume.absent) {
+      finding.value = volume.refused;
+      finding.limit = "it is there";
+      finding.mend = Text("mount or replace the drive; `cistern device bring-back ", volume.path,
+                          "` takes it in while the node runs");
+      continue;
+    }
     if (volume.direct_error.empty()) {
       finding.value = volume.refused;
       finding.limit = "what a start takes";

@@ -182,12 +182,20 @@ std::uint64_t DeviceOpener::WantedBytes(std::size_t at, const ProbeResult& probe
   return option == 0 && probe.block_device ? probe.size_bytes : option;
 }
 
+DeviceOpener::ProbeResult DeviceOpener::Absent(std::size_t at) const {
+  const FlashDeviceOptions& device = media_.options().devices[at];
+  ProbeResult probe;
+  probe.left_out = Status(Code::kIoError, Text("flash device ", device.path, ": ", device.absent.message()));
+  return probe;
+}
+
 // As those are formatted that are believed otherwise; else by their size.
 void DeviceOpener::ChooseRegionBytes(const std::vector<ProbeResult>& probes) {
   std::uint64_t bytes = media_.options().region_bytes;
   std::uint64_t smallest = UINT64_MAX;
   for (std::size_t i = 0; i < probes.size(); ++i) {
-    smallest = std::min(smallest, WantedBytes(i, probes[i]));
+    if (const std::uint64_t wanted = WantedBytes(i, probes[i]); wanted > 0)
+      smallest = std::min(smallest, wanted);
     const auto& superblock = probes[i].superblock;
     std::string why;
     if (bytes == 0 && superblock && superblock->region_bytes >= kMinRegionBytes &&
@@ -200,6 +208,7 @@ void DeviceOpener::ChooseRegionBytes(const std::vector<ProbeResult>& probes) {
 }
 
 Status DeviceOpener::CheckProbe(std::size_t at, const ProbeResult& probe) const {
+  if (!probe.left_out.ok() && WantedBytes(at, probe) == 0) return Status();
   return CheckBytes(media_.options().devices[at].path, WantedBytes(at, probe), media_.geometry().region_bytes,
                     probe.block_device ? std::optional(probe.size_bytes) : std::nullopt);
 }
@@ -238,9 +247,12 @@ Task<Status> DeviceOpener::Create(std::size_t at, ProbeResult& probe) {
   if (!probe.absent.ok()) {
     auto made = media_.loop().Open(probe.file_path, io::OpenMode::kDirectCreateNew);
     if (!made) {
-      co_return Status(Code::kIoError,
-                       Text("flash device ", path, ": its file cannot be opened (", probe.absent.message(),
-                            "), nor made (", made.error().message(), ")"));
+      Status failed(Code::kIoError,
+                    Text("flash device ", path, ": its file cannot be opened (", probe.absent.message(),
+                         "), nor made (", made.error().message(), ")"));
+      if (journal_.known.empty()) co_return failed;
+      probe.left_out = std::move(failed);
+      co_return Status();
     }
     Status status = co_await Lock(*made, path);
     if (!status.ok()) co_return status;
@@ -391,6 +403,10 @@ void DeviceOpener::NoteMissing(const std::vector<ProbeResult>& probes) const {
 Task<Status> DeviceOpener::Open() {
   std::vector<ProbeResult> probes;
   for (std::size_t i = 0; i < media_.devices().size(); ++i) {
+    if (!media_.options().devices[i].absent.ok()) {
+      probes.push_back(Absent(i));
+      continue;
+    }
     auto probe = co_await Probe(i);
     if (!probe) co_return std::move(probe.error());
     probes.push_back(std::move(*probe));
@@ -441,6 +457,11 @@ Status DeviceOpener::MayComeBack(const DeviceRegions& device) const {
   if (device.in_service()) {
     return Status(Code::kInvalid, Text("flash device ", device.path(), ": is in service"));
   }
+  if (device.count() == 0) {
+    return Status(Code::kInvalid, Text("flash device ", device.path(),
+                                       ": was not there when the node started, and its size is not said: "
+                                       "restart the node, or name it with its size"));
+  }
   if (!device.forgotten) {
     return Status(Code::kBusy,
                   Text("flash device ", device.path(), ": what was on it is being forgotten; try again"));
@@ -469,6 +490,7 @@ Task<Status> DeviceOpener::BringBack(std::string path) {
   status = probe ? CheckProbe(at, *probe) : probe.error();
   if (status.ok()) status = probe->left_out;
   if (status.ok()) status = co_await Create(at, *probe);
+  if (status.ok()) status = probe->left_out;
   if (status.ok() && RegionsIn(WantedBytes(at, *probe)) < device.count()) {
     status = Status(Code::kInvalid, Text("flash device ", path, ": is smaller than it was"));
   }

@@ -57,6 +57,7 @@ class DeviceOpener final {
   // What the device holds that is looked at.
   Task<Result<ProbeResult>> ReadSuperblock(std::size_t at, ProbeResult probe);
   ProbeResult LeftOut(std::size_t at, ProbeResult probe) const;
+  ProbeResult Absent(std::size_t at) const;
   Task<Status> Lock(io::File& file, const std::string& path);
   Task<bool> Used(Device& device, const Superblock& superblock, std::uint64_t size_bytes);
   Status CheckLimits(const io::File& file, const std::string& path) const;
@@ -64,7 +65,7 @@ class DeviceOpener final {
   Status CheckProbe(std::size_t at, const ProbeResult& probe) const;
   std::uint64_t WantedBytes(std::size_t at, const ProbeResult& probe) const;
   std::uint64_t RegionsIn(std::uint64_t bytes) const {
-    return (bytes - kSuperBytes) / media_.geometry().region_bytes;
+    return bytes < kSuperBytes ? 0 : (bytes - kSuperBytes) / media_.geometry().region_bytes;
   }
   // Believed, where its regions have the size of the tier's.
   bool IsOurs(const Superblock& superblock, std::string* why) const;

@@ -393,6 +393,43 @@ TEST(FlashOpen, OptionsSayWhichFieldIsWrong) {
   EXPECT_EQ(RegionBytesFor(100ull << 20), 16ull << 20);
 }
 
+// One of two drives died. The other's records are found; a block device whose size nobody said takes a
+// restart.
+TEST(FlashOpen, TierOpensWithoutADeviceThatIsAbsent) {
+  for (const bool sized : {true, false}) {
+    World world(31, TestOptions(2));
+    ASSERT_TRUE(world.Start().ok());
+    for (std::uint64_t n = 1; n <= 8; ++n) ASSERT_TRUE(world->Append({n}, {5'000}).has_value());
+    world.Stop();
+    const FlashDeviceOptions whole = world.options.devices[1];
+    world.options.devices[1].absent = Status(Code::kMiss, "gone");
+    if (!sized) world.options.devices[1].size_bytes = 0;
+    world.options.region_bytes = 0;            // as they were formatted
+    for (int start = 0; start < 2; ++start) {  // the journal forgets it at the first
+      const Status status = world.Start();
+      ASSERT_TRUE(status.ok()) << status.ToString();
+      EXPECT_FALSE(world->InService(1));
+      EXPECT_FALSE(world->found.empty());
+      EXPECT_LT(world->found.size(), 8u);
+      for (const Kept& kept : world->found) EXPECT_TRUE(world->Fetch(kept).ok());
+      EXPECT_TRUE(world->Append({100u + static_cast<unsigned>(start)}, {5'000}).has_value());
+      if (start == 0) world.Stop();
+    }
+    const Status back = world.loop->BlockOn(world->tier->BringBack("/flash1"));
+    EXPECT_EQ(back.code(), sized ? Code::kOk : Code::kInvalid) << back.ToString();
+    EXPECT_EQ(world->InService(1), sized);
+    if (sized) {
+      for (std::uint64_t n = 200; n < 208; ++n) ASSERT_TRUE(world->Append({n}, {5'000}).has_value());
+    }
+    EXPECT_TRUE(world->Logged("flash device /flash1: gone; the node starts without it"));
+    world.Stop();
+    world.options.devices[1] = whole;
+    ASSERT_TRUE(world.Start().ok());
+    EXPECT_TRUE(world->InService(1));
+    world.Stop();
+  }
+}
+
 // On a real file system: what the kernel says is passed on, and nothing is made.
 TEST(FlashOpen, ADirectoryThatIsMissingOrReadOnlyOrAFileIsRefusedByName) {
   const TestDirectory directory(TestDirectory::On::kDisk);

@@ -20,6 +20,9 @@ namespace cistern::flash {
 struct FlashDeviceOptions {
   std::string path;              // a directory, in which the file `flash` is made; or a block device
   std::uint64_t size_bytes = 0;  // of the file; for a block device 0: all of it
+  // Not ok: why it cannot be looked at. The tier opens without it, and it may be brought back, where its size
+  // is said.
+  Status absent = {};
 };
 
 struct FlashOptions {

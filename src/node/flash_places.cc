@@ -30,13 +30,23 @@ struct Identity {
   friend bool operator==(const Identity&, const Identity&) = default;
 };
 
+// A volume: as it was found, or why it cannot be looked at, as where its drive is gone.
+struct Volume {
+  Identity identity = {};
+  Status absent = {};
+};
+
+Status WithWayOut(const Status& absent, std::string_view way_out) {
+  return Status(Code::kInvalid, Text(absent.message(), "; ", way_out));
+}
+
+constexpr std::string_view kMakeIt = "make it, or name another";
+
+// kMiss: there is nothing that could be looked at.
 Result<Identity> Look(std::string_view field, const std::string& path) {
   struct stat info;
-  if (::stat(path.c_str(), &info) != 0) {
-    const int error = errno;
-    return Error(error == ENOENT || error == ENOTDIR ? Code::kInvalid : Code::kIoError,
-                 Text(field, ": ", ShownPath(path), ": ", ErrnoText(error), "; make it, or name another"));
-  }
+  if (::stat(path.c_str(), &info) != 0)
+    return Error(Code::kMiss, Text(field, ": ", ShownPath(path), ": ", ErrnoText(errno)));
   if (S_ISDIR(info.st_mode)) return Identity{What::kDirectory, info.st_dev, info.st_ino};
   if (S_ISBLK(info.st_mode)) return Identity{What::kBlockDevice, info.st_rdev, 0};
   return Error(Code::kInvalid, Text(field, ": ", ShownPath(path),
@@ -52,9 +62,10 @@ Status CheckWritable(std::string_view field, const std::string& path) {
                                     : "; give this user the right to write there, or name another"));
 }
 
-Result<Identity> CheckVolume(const FlashVolume& volume) {
+Result<Volume> CheckVolume(const FlashVolume& volume) {
   Result<Identity> found = Look("flash", volume.path);
-  if (!found) return found;
+  if (!found && found.error().code() == Code::kMiss) return Volume{.absent = found.error()};
+  if (!found) return Error(found.error());
   if (found->what == What::kDirectory && volume.size_bytes == 0) {
     return Error(Code::kInvalid, Text("flash: ", volume.path,
                                       " is a directory, of which a node takes only what "
@@ -62,22 +73,34 @@ Result<Identity> CheckVolume(const FlashVolume& volume) {
                                       volume.path, ":100GiB"));
   }
   if (Status status = CheckWritable("flash", volume.path); !status.ok()) return Error(std::move(status));
-  return found;
+  return Volume{.identity = *found};
+}
+
+// Of a volume that cannot be looked at, by its name.
+bool IsNamedAsDevice(const std::string& path) {
+  return path.starts_with("/dev/") && !path.starts_with("/dev/shm/");
 }
 
 // The directory, not yet the tenant's, in which the journal goes; empty: the one of memory.
-Result<std::string> JournalParent(const NodeOptions& options, const std::vector<Identity>& volumes) {
+Result<std::string> JournalParent(const NodeOptions& options, const std::vector<Volume>& volumes) {
   if (options.journal_dir.empty()) {
     for (std::size_t i = 0; i < volumes.size(); ++i) {
-      if (volumes[i].what == What::kDirectory) return options.flash[i].path;
+      const bool absent = !volumes[i].absent.ok();
+      if (absent && !IsNamedAsDevice(options.flash[i].path))
+        return Error(WithWayOut(volumes[i].absent, kMakeIt));
+      if (!absent && volumes[i].identity.what == What::kDirectory) return options.flash[i].path;
     }
     if (volumes.empty()) return std::string();
+    const auto absent = std::ranges::find_if(volumes, [](const Volume& one) { return !one.absent.ok(); });
+    if (absent != volumes.end()) return Error(WithWayOut(absent->absent, kMakeIt));
     return Error(Code::kInvalid,
                  "journal_dir: all flash is block devices, and the journal that they need is a file; name a "
                  "durable directory for it with --journal-dir DIR");
   }
   Result<Identity> found = Look("journal_dir", options.journal_dir);
-  if (!found) return Error(found.error());
+  if (!found) {
+    return Error(found.error().code() == Code::kMiss ? WithWayOut(found.error(), kMakeIt) : found.error());
+  }
   if (found->what != What::kDirectory) {
     return Error(Code::kInvalid, Text("journal_dir: ", options.journal_dir, " is no directory; name one"));
   }
@@ -102,13 +125,16 @@ std::uint64_t BlockDeviceBytes(const std::string& path) {
   return end > 0 ? static_cast<std::uint64_t>(end) : 0;
 }
 
+bool HasJournal(const std::string& directory) {
+  return std::ranges::any_of(std::array{"/journal", "/journal.copy"}, [&](const char* file) {
+    return ::access(Text(directory, file).c_str(), F_OK) == 0 || errno != ENOENT;
+  });
+}
+
 // Of flash that is there, by the first superblock that can be read; 0: there is none. What is made anew
 // beside it has regions of the same size. Without its journal none is believed.
 std::uint64_t RegionBytesThere(const FlashPlaces& places) {
-  const auto is_missing = [&](const char* journal) {
-    return ::access(Text(places.journal_directory, journal).c_str(), F_OK) != 0 && errno == ENOENT;
-  };
-  if (!places.journal_directory.empty() && is_missing("/journal") && is_missing("/journal.copy")) return 0;
+  if (!places.journal_directory.empty() && !HasJournal(places.journal_directory)) return 0;
   for (const flash::FlashDeviceOptions& device : places.devices) {
     Fd fd(::open((device.path + "/flash").c_str(), O_RDONLY | O_CLOEXEC));
     if (!fd.valid()) fd = Fd(::open(device.path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -128,24 +154,31 @@ bool Same(const std::string& a, const std::string& b) {
 }  // namespace
 
 Result<FlashPlaces> FindFlashPlaces(const NodeOptions& options, FindsFor what) {
-  std::vector<Identity> found;
+  std::vector<Volume> found;
   for (std::size_t i = 0; i < options.flash.size(); ++i) {
-    Result<Identity> one = CheckVolume(options.flash[i]);
+    Result<Volume> one = CheckVolume(options.flash[i]);
     if (!one) return Error(one.error());
-    for (std::size_t j = 0; j < i; ++j) {
-      if (found[j] != *one) continue;
+    for (std::size_t j = 0; j < i && one->absent.ok(); ++j) {
+      if (!found[j].absent.ok() || found[j].identity != one->identity) continue;
       return Error(Code::kInvalid, Text("flash: ", options.flash[j].path, " and ", options.flash[i].path,
                                         " are the same; name it once"));
     }
-    found.push_back(*one);
+    found.push_back(std::move(*one));
   }
   Result<std::string> parent = JournalParent(options, found);
   if (!parent) return Error(parent.error());
-
+  // A node that has had flash starts without the drives that are gone; one that has not has misspelt them.
   FlashPlaces places;
+  places.had_flash = !parent->empty() && HasJournal(TenantDirectory(options, *parent));
+  for (const Volume& volume : found) {
+    if (!volume.absent.ok() && !places.had_flash) return Error(WithWayOut(volume.absent, kMakeIt));
+  }
+
   for (std::size_t i = 0; i < found.size(); ++i) {
     std::string path = options.flash[i].path;
-    if (found[i].what == What::kDirectory) {
+    if (!found[i].absent.ok()) {
+      if (!IsNamedAsDevice(path)) path = TenantDirectory(options, path);
+    } else if (found[i].identity.what == What::kDirectory) {
       path = TenantDirectory(options, path);
       if (Status status = FindOwnDirectory("flash", path, what); !status.ok())
         return Error(std::move(status));
@@ -157,7 +190,9 @@ Result<FlashPlaces> FindFlashPlaces(const NodeOptions& options, FindsFor what) {
       }
     }
     places.bytes += options.flash[i].size_bytes > 0 ? options.flash[i].size_bytes : BlockDeviceBytes(path);
-    places.devices.push_back({.path = std::move(path), .size_bytes = options.flash[i].size_bytes});
+    places.devices.push_back({.path = std::move(path),
+                              .size_bytes = options.flash[i].size_bytes,
+                              .absent = std::move(found[i].absent)});
   }
   if (parent->empty() || Same(*parent, options.memory_dir)) return places;
   places.journal_directory = TenantDirectory(options, *parent);
@@ -171,10 +206,13 @@ Status CheckDevice(const FlashPlaces& places, std::size_t at) {
   const auto bytes_of = [](const flash::FlashDeviceOptions& device) {
     return device.size_bytes > 0 ? device.size_bytes : BlockDeviceBytes(device.path);
   };
-  std::uint64_t smallest = UINT64_MAX;
-  for (const auto& device : places.devices) smallest = std::min(smallest, bytes_of(device));
-  const std::uint64_t there = RegionBytesThere(places);
   const flash::FlashDeviceOptions& device = places.devices[at];
+  if (!device.absent.ok()) return WithWayOut(device.absent, "the node starts without it");
+  std::uint64_t smallest = UINT64_MAX;
+  for (const auto& one : places.devices) {
+    if (one.absent.ok()) smallest = std::min(smallest, bytes_of(one));
+  }
+  const std::uint64_t there = RegionBytesThere(places);
   struct stat info;
   const bool block_device = ::stat(device.path.c_str(), &info) == 0 && S_ISBLK(info.st_mode);
   const Status size =
@@ -190,7 +228,9 @@ Status CheckDevice(const FlashPlaces& places, std::size_t at) {
 
 Result<Fd> ClaimDevice(const FlashVolume& volume, const flash::FlashDeviceOptions& device) {
   Result<Identity> what = Look("flash", volume.path);
-  if (!what) return Error(what.error());
+  if (!what) {
+    return Error(what.error().code() == Code::kMiss ? WithWayOut(what.error(), kMakeIt) : what.error());
+  }
   if (what->what == What::kDirectory) {
     if (Status status = io::MakeOwnDirectory("flash", device.path); !status.ok())
       return Error(std::move(status));

@@ -18,12 +18,15 @@ struct FlashPlaces {
   std::vector<flash::FlashDeviceOptions> devices;  // as the tier takes them, in the order of the options
   std::uint64_t bytes = 0;                         // of all devices
   std::string journal_directory;                   // empty: it lies with memory
+  // A journal is there: the node starts without devices that cannot be looked at (absent).
+  bool had_flash = false;
 };
 
 // Looks at every path before it touches one, then makes the tenant's directories. What a device holds is the
-// tier's to judge. kInvalid: no such directory or device, a directory without a size, one volume twice, no
-// directory for the journal; kIoError: read-only, or not this user's. A check makes no directory, and root's
-// leaves open whose the tenant's are: it is for a node of another user's.
+// tier's to judge. kInvalid: no such directory or device, and no journal beside the others; a directory
+// without a size, one volume twice, no directory for the journal; kIoError: read-only, or not this user's. A
+// check makes no directory, and root's leaves open whose the tenant's are: it is for a node of another
+// user's.
 enum class FindsFor : std::uint8_t { kStart, kCheck };
 Result<FlashPlaces> FindFlashPlaces(const NodeOptions& options, FindsFor what = FindsFor::kStart);
 

@@ -89,6 +89,43 @@ TEST_F(FlashPlacesTest, OrWhereItIsSaidTo) {
   EXPECT_EQ(FindFlashPlaces(options_)->journal_directory, "") << "it is with memory already, under its lock";
 }
 
+// A drive that died, or whose file system is not mounted.
+TEST_F(FlashPlacesTest, NodeThatHasHadFlashDoesWithoutWhatIsGone) {
+  options_.journal_dir = root_ / "journal";
+  Add("a");
+  Add("none", 2u << 20);
+  options_.flash.push_back({"/dev/no-such-drive", 0});
+  EXPECT_THAT(Refusal(), HasSubstr("none: No such file or directory (ENOENT); make it, or name another"))
+      << "which has misspelt it";
+  ExpectUntouched();
+  fs::create_directory(root_ / "journal/default");
+  fs::permissions(root_ / "journal/default", fs::perms::owner_all);
+  std::ofstream(root_ / "journal/default/journal") << "any";
+  const Result<FlashPlaces> places = FindFlashPlaces(options_);
+  ASSERT_TRUE(places.has_value()) << places.error().ToString();
+  ASSERT_EQ(places->devices.size(), 3u);
+  EXPECT_TRUE(places->had_flash);
+  EXPECT_TRUE(places->devices[0].absent.ok());
+  EXPECT_EQ(places->devices[1].path, root_ / "none/default");
+  EXPECT_EQ(places->devices[1].size_bytes, 2u << 20);
+  EXPECT_THAT(std::string(places->devices[1].absent.message()),
+              HasSubstr("No such file or directory (ENOENT)"));
+  EXPECT_EQ(places->devices[2].path, "/dev/no-such-drive");
+  EXPECT_FALSE(places->devices[2].absent.ok());
+  EXPECT_TRUE(CheckDevice(*places, 0).ok());
+  EXPECT_THAT(std::string(CheckDevice(*places, 1).message()), HasSubstr("the node starts without it"));
+}
+
+// Nothing else tells what was dropped.
+TEST_F(FlashPlacesTest, VolumeThatHasTheJournalIsNeeded) {
+  Add("none");
+  Add("a");
+  EXPECT_THAT(Refusal(), HasSubstr("none: No such file"));
+  fs::create_directory(root_ / "a/default");
+  std::ofstream(root_ / "a/default/journal") << "of another time";
+  EXPECT_THAT(Refusal(), HasSubstr("none: No such file"));
+}
+
 TEST_F(FlashPlacesTest, WhatIsWrongIsSaidBeforeAnythingIsMade) {
   Add("a");
   Add("none");

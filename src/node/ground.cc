@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "node/ground.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <string_view>
 #include <utility>
@@ -31,6 +33,25 @@ Status OpenArena(const NodeOptions& options, const Clock& clock, Logger& log, Gr
   ground.file.emplace(std::move(*file));
   for (const std::string& note : ground.file->notes()) log.Log(LogLevel::kWarning, note);
   return Status();
+}
+
+// A drive may come later than the node when the host has just started, and what it holds is lost to a start
+// without it.
+Result<FlashPlaces> AwaitFlashPlaces(const NodeOptions& options, const Clock& clock, Logger& log) {
+  constexpr timespec kLookAgain = {0, 100'000'000};
+  const Instant until = clock.Now().PlusUs(kLockWaitUs);
+  for (bool said = false;; said = true) {
+    Result<FlashPlaces> places = FindFlashPlaces(options);
+    if (!places || clock.Now() >= until) return places;
+    const auto absent =
+        std::ranges::find_if(places->devices, [](const auto& one) { return !one.absent.ok(); });
+    if (absent == places->devices.end()) return places;
+    if (!said) {
+      log.Log(LogLevel::kWarning, absent->absent.message(), "; it is waited for, ", kLockWaitUs / 1'000'000,
+              " s at most");
+    }
+    ::nanosleep(&kLookAgain, nullptr);
+  }
 }
 
 }  // namespace
@@ -69,7 +90,7 @@ Status OpenGround(const NodeOptions& options, const Clock& clock, Logger& log, G
   Result<std::vector<net::CellKey>> keys = ReadCellKeys(options);
   if (!keys) return keys.error();
   ground.cell_keys = std::move(*keys);
-  Result<FlashPlaces> places = FindFlashPlaces(options);
+  Result<FlashPlaces> places = AwaitFlashPlaces(options, clock, log);
   if (!places) return places.error();
   ground.places = std::move(*places);
   if (Status status = CheckFlashQuotas(options, ground.places); !status.ok()) return status;
@@ -82,9 +103,12 @@ Status OpenGround(const NodeOptions& options, const Clock& clock, Logger& log, G
   }
   // After the locks: an earlier node of the same is gone by now.
   for (std::size_t i = 0; i < ground.places.devices.size(); ++i) {
-    Result<Fd> claim = ClaimDevice(options.flash[i], ground.places.devices[i]);
-    if (!claim) return claim.error();
-    ground.claims.push_back(std::move(*claim));
+    flash::FlashDeviceOptions& device = ground.places.devices[i];
+    Result<Fd> claim = Fd();
+    if (device.absent.ok()) claim = ClaimDevice(options.flash[i], device);
+    if (!claim && (claim.error().code() != Code::kIoError || !ground.places.had_flash)) return claim.error();
+    if (!claim) device.absent = claim.error();  // as a drive that gives errors
+    ground.claims.push_back(claim ? std::move(*claim) : Fd());
   }
 
   Result<std::unique_ptr<io::Loop>> made = io::MakeLoop(clock, LoopOptionsOf(options));

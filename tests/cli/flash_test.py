@@ -331,6 +331,38 @@ class WhatANodeDoes(FlashTest):
         own.mkdir(mode=0o755)
         self.assert_says(node.cistern("device", "bring-back", second.name), 1, str(own), "mode 0755")
 
+    def test_a_drive_that_is_gone_at_the_start_is_done_without(self) -> None:
+        second = pathlib.Path(tempfile.mkdtemp(prefix=f"cistern-flash-{os.getpid()}-", dir=BIN.parent))
+        away = second.with_name(second.name + "-away")
+        for path in (second, away):
+            self.addCleanup(shutil.rmtree, path, ignore_errors=True)
+        node = self.node("--flash", self.flash, "--flash", f"{second}:1GiB")
+        node.put_many(8)
+        node.end()
+        second.rename(away)
+        # It comes late: the node waits for it, and has all that is on it.
+        node.on_line = lambda line: "it is waited for" in line and away.rename(second)
+        node.start()
+        self.assertIn(f"flash: {second}: No such file or directory (ENOENT); it is waited for", node.said)
+        self.assertIn("node ready", node.said)
+        self.assertEqual([device["in_service"] for device in node.json("device", "list")["devices"]], [True, True])
+        self.assertEqual([node.get(number) for number in range(8)], [body(number) for number in range(8)])
+        node.end()
+        # It does not come.
+        second.rename(away)
+        node.on_line = lambda line: None
+        node.start()
+        self.assertIn("the node starts without it", node.said)
+        self.assertIn("node ready", node.said)
+        listed = node.json("device", "list")["devices"]
+        self.assertEqual([device["in_service"] for device in listed], [True, False])
+        self.assertIn("No such file or directory", listed[1]["why"])
+        for number in range(8):
+            self.assertIn(node.get(number), (None, body(number)))
+        second.mkdir()
+        self.assert_says(node.cistern("device", "bring-back", second), 0)
+        self.assertEqual([device["in_service"] for device in node.json("device", "list")["devices"]], [True, True])
+
     def test_replay_compares_every_byte_and_leaves_nothing(self) -> None:
         trace = "generated:sessions=60,turns=5,seed=3"
         for admit in ("all", "second-hit"):
@@ -359,7 +391,7 @@ class WhatANodeDoes(FlashTest):
     def test_replay_says_which_flash_cannot_be_looked_at(self) -> None:
         said = run("cistern", "replay", "generated:sessions=1,turns=1,seed=3", "--memory", "64MiB", "--flash",
                    f"/{'x' * 300}:1GiB")
-        self.assert_says(said, 1, "xxx", "File name too long")
+        self.assert_says(said, 2, "xxx", "File name too long")
         self.assertNotIn("thread", said.stderr.decode())
 
     def test_replay_names_the_flash_that_was_given(self) -> None:
