@@ -45,6 +45,8 @@ class OneRequest:
         self.token_ids: Sequence[int] = range(self.tokens)
         self.content_hashed, self.skips_cache = True, False
 
+    def hashed_beside(self, first: int, last: int) -> None: ...
+
 
 class Pool:
     """engine.PagePool."""

@@ -557,10 +557,18 @@ def test_version_without_connectors_told_when_plugins_are_loaded(
 ORDER = SaveOrder(1, 1, 0, 1, b"p" * 32, [b"k" * 32, b"l" * 32], [[b"1", b"2"]], [[1, 2]])
 
 
+def asked_for(adapter: Adapter | None) -> Any:
+    """Of three blocks of two tokens, with a salt that is in the second's hash."""
+    def beside(first: int, last: int) -> tuple[str, ...] | None:
+        assert last == first + 2
+        return ("salt",) if first == 2 else None
+
+    return SimpleNamespace(token_ids=[1, 2, 3, 4, 5, 6], adapter=adapter, hashed_beside=beside)
+
+
 def announced(blocks: int) -> StoreEvents:
     events = StoreEvents(2)
-    request = SimpleNamespace(token_ids=[1, 2, 3, 4, 5, 6], adapter=Adapter("a", 7, "/a", False))
-    events.ordered(ORDER, request)  # type: ignore[arg-type]
+    events.ordered(ORDER, asked_for(Adapter("a", 7, "/a", False)))
     events.published(ORDER.id, blocks)
     return events
 
@@ -574,7 +582,8 @@ def test_events_in_the_format_that_subscribers_read() -> None:
     stored = msgspec.defstruct(
         "BlockStored",
         [("block_hashes", list[int]), ("parent_block_hash", int | None), ("token_ids", list[int]), ("block_size", int),
-         ("lora_id", int | None), ("medium", str | None)],
+         ("lora_id", int | None), ("medium", str | None), ("lora_name", str | None),
+         ("extra_keys", list[tuple[str, ...] | None] | None)],
         tag=True, array_like=array_like, omit_defaults=True,
     )
     removed = msgspec.defstruct(
@@ -594,8 +603,21 @@ def test_events_in_the_format_that_subscribers_read() -> None:
     assert (event.block_hashes, event.parent_block_hash) == ([low[0]], low[1])
     assert (event.token_ids, event.block_size, event.lora_id) == ([3, 4], 2, 7)
     assert event.medium == kv_events.MEDIUM_CPU
+    assert event.extra_keys == [("salt",)]
     assert (loss.block_hashes, loss.medium) == ([low[0]], event.medium)  # routers look for both
     assert not list(events.take())
+
+
+def test_events_tell_what_hashes_are_of_beside_tokens() -> None:
+    """As vLLM's own do: a router that computes keys of tokens finds no block of another salt."""
+    from cistern.vllm.request import VllmRequest
+
+    image = SimpleNamespace(identifier="image", mm_position=SimpleNamespace(offset=18, length=10))
+    asked: Any = SimpleNamespace(mm_features=[image], lora_request=None, cache_salt="salt", prompt_embeds=None)
+    request = VllmRequest(asked, False)
+    assert request.hashed_beside(0, 16) == ("salt",)
+    assert request.hashed_beside(16, 32) == (("image", 2),)
+    assert request.hashed_beside(32, 48) is None
 
 
 def removed_by(events: StoreEvents) -> list[int]:
@@ -626,8 +648,7 @@ def test_newest_announced_blocks_are_followed(monkeypatch: pytest.MonkeyPatch) -
 def test_save_under_way_at_a_reset_is_not_announced() -> None:
     events = announced(0)
     list(events.take())
-    request = SimpleNamespace(token_ids=[1, 2, 3, 4, 5, 6], adapter=None)
-    events.ordered(ORDER, request)  # type: ignore[arg-type]
+    events.ordered(ORDER, asked_for(None))
     events.forked()
     events.published(ORDER.id, 2)
     assert not list(events.take())

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 Pages = tuple[Sequence[int], ...]
 """Engine pages of one request: a list for each group, from token 0 on."""
@@ -57,6 +57,11 @@ class Request(Protocol):
     @property
     def content_hashed(self) -> bool:
         """Whether its hashes stand for content alone, its images included."""
+        ...
+
+    def hashed_beside(self, first: int, last: int) -> tuple[Any, ...] | None:
+        """What the hash of the block of these tokens is of beside the tokens, as the engine's events tell it: an
+        adapter, images, a salt. None: nothing, or the engine does not say."""
         ...
 
     @property

@@ -22,11 +22,12 @@ EVENT_BLOCKS = 4096
 
 
 class StoreEvents:
-    """Events of published and of lost blocks; keeps the tokens of blocks on their way. engine.SaveListener."""
+    """Events of published and of lost blocks; keeps what is told of blocks on their way. engine.SaveListener."""
 
     def __init__(self, block_tokens: int) -> None:
         self._block_tokens = block_tokens
-        self._saves: dict[int, tuple[SaveOrder, list[int], Adapter | None]] = {}
+        self._saves: dict[int, tuple[SaveOrder, list[int], list[Any], Adapter | None]] = {}
+        """With the tokens of the blocks, and what each block's hash is of beside them."""
         self._announced: dict[bytes, float] = {}
         """When each block was announced, by its key."""
         self._events: list[Any] = []
@@ -36,7 +37,8 @@ class StoreEvents:
         first, last = order.first_block * size, (order.first_block + len(order.keys)) * size
         if len(self._saves) >= MAX_SAVES:
             del self._saves[next(iter(self._saves))]
-        self._saves[order.id] = (order, list(request.token_ids[first:last]), request.adapter)
+        beside = [request.hashed_beside(begin, begin + size) for begin in range(first, last, size)]
+        self._saves[order.id] = (order, list(request.token_ids[first:last]), beside, request.adapter)
 
     def published(self, order_id: int, blocks: int) -> None:
         save = self._saves.pop(order_id, None)
@@ -45,7 +47,7 @@ class StoreEvents:
         from vllm.distributed.kv_events import BlockStored
         from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 
-        order, tokens, adapter = save
+        order, tokens, beside, adapter = save
         now = time.monotonic()
         for key in order.keys[:blocks]:
             self._announced.pop(key, None)  # the newest are last
@@ -61,6 +63,7 @@ class StoreEvents:
                 lora_id=adapter.number if adapter else None,
                 medium=MEDIUM,
                 lora_name=adapter.name if adapter else None,
+                extra_keys=beside[:blocks],
             )
         )
 

@@ -74,6 +74,9 @@ class VllmRequest:
         images = self._request.mm_features or ()
         return not images or (self._shares_images and all(content_hashed(one.identifier) for one in images))
 
+    def hashed_beside(self, first: int, last: int) -> tuple[Any, ...] | None:
+        return versions.event_extra_keys(self._request, first, last)
+
     @property
     def skips_cache(self) -> bool:
         return bool(getattr(self._request, "skip_reading_prefix_cache", False))

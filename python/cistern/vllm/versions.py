@@ -85,6 +85,18 @@ def _hashes_adapter_path() -> bool:
     return any("path" in key for key in _gen_lora_extra_hash_keys(asked) if isinstance(key, tuple))
 
 
+def event_extra_keys(request: Any, first: int, last: int) -> tuple[Any, ...] | None:
+    """`BlockStored.extra_keys` of the block of these tokens. Where vLLM does not convert keys for events, they are as
+    events have them."""
+    from vllm.v1.core import kv_cache_utils
+
+    keys, _ = kv_cache_utils.generate_block_hash_extra_keys(request, first, last, 0)
+    told = getattr(kv_cache_utils, "to_event_extra_keys", None)
+    if keys is not None and told is not None:
+        (keys,) = told([keys])
+    return keys  # type: ignore[no-any-return]
+
+
 def layer_specs(spec: Any) -> dict[str, Any] | None:
     """The layers' own specifications where a group's stands for several of one kind; None: the group's is theirs."""
     inner = getattr(spec, "kv_cache_specs", None)
