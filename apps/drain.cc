@@ -98,6 +98,8 @@ void Say(const Sample& sample, const DrainOptions& options, bool json, bool stop
                                    "memory"
                                  : " blocks go with the host's memory, since this node has no "
                                    "flash; where memory stays say --for upgrade");
+  } else if (!sample.complete && sample.leases + sample.pending == 0) {
+    what = "flash took every block, and the time has passed before they were durable there";
   } else {
     what = "flash has every block";
   }

@@ -72,6 +72,7 @@ class ListedTier final : public tier::Tier {
   Task<Result<std::vector<tier::Location>>> Append(std::span<const tier::AppendRequest>) override {
     co_return Error(Code::kBusy, "no room");
   }
+  Task<Status> MakeDurable() override { co_return Status(); }
   void Forget(const tier::Location&, std::uint64_t) override {}
   std::int64_t EstimateUs(const tier::Location&, std::uint64_t) const override { return kNever; }
   Task<Result<tier::FetchedRecord>> Fetch(tier::Location, std::span<std::byte>, const Arrived*) override {

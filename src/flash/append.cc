@@ -334,7 +334,7 @@ void Appender::LetGo(DeviceRegions& device, std::uint32_t number) {
 Task<void> Appender::CloseRegion(DeviceRegions& device, std::uint32_t number) {
   DeviceUse use(device);
   co_await tables_.Write(device, number);
-  (void)co_await device.MakeDurable(number);
+  (void)co_await device.MakeDurable();
   if (device.in_service()) device.Closed(number);
   device.EndWriting(number);
 }

@@ -28,10 +28,10 @@ Task<Status> DeviceRegions::WriteHeader(std::uint32_t region, std::uint64_t epoc
   co_return status;
 }
 
-Task<Status> DeviceRegions::MakeDurable(std::uint32_t region) {
+Task<Status> DeviceRegions::MakeDurable() {
   Status status = co_await device_.Sync();
   if (!status.ok())
-    device_.FailedFor(Text("what was written to region ", region - first_, " is not durable"), status);
+    device_.FailedFor("what was written is not durable", status);
   co_return status;
 }
 

@@ -66,8 +66,8 @@ class DeviceRegions final {
   // A header, durably; epoch 0: the region is empty. A device that cannot write it goes out of service.
   Task<Status> WriteHeader(std::uint32_t region, std::uint64_t epoch, std::uint64_t first_sequence);
 
-  // What was written to the region, and to all others; a device that cannot goes out of service.
-  Task<Status> MakeDurable(std::uint32_t region);
+  // What was written to it; a device that cannot goes out of service.
+  Task<Status> MakeDurable();
 
   std::size_t free() const { return free_.size(); }
   bool any_closed() const { return !closed_.empty(); }

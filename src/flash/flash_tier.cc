@@ -104,6 +104,17 @@ Task<Result<std::vector<tier::Location>>> FlashTier::Append(std::span<const tier
   return appender_->Append(records, Appender::Purpose::kNew);
 }
 
+Task<Status> FlashTier::MakeDurable() {
+  Status status;
+  for (const auto& device : media_->devices()) {
+    if (!device->in_service()) continue;
+    const DeviceUse use(*device);
+    Status made = co_await device->MakeDurable();
+    if (!made.ok()) status = std::move(made);
+  }
+  co_return status;
+}
+
 // ---- giving back ----
 
 std::int64_t FlashTier::EstimateUs(const tier::Location& location, std::uint64_t bytes) const {

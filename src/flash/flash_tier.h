@@ -70,6 +70,7 @@ class FlashTier final : public tier::Tier {
   std::uint64_t max_append_bytes() const override;
   WriteCosts write_costs() const override;
   Task<Result<std::vector<tier::Location>>> Append(std::span<const tier::AppendRequest> records) override;
+  Task<Status> MakeDurable() override;
   void Forget(const tier::Location& location, std::uint64_t record_bytes) override;
   std::int64_t EstimateUs(const tier::Location& location, std::uint64_t bytes) const override;
   Task<Result<tier::FetchedRecord>> Fetch(tier::Location location, std::span<std::byte> into,

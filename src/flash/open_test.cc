@@ -395,7 +395,7 @@ TEST(FlashOpen, OptionsSayWhichFieldIsWrong) {
 
 // One of two drives died. The other's records are found; a block device whose size nobody said takes a
 // restart.
-TEST(FlashOpen, TierOpensWithoutADeviceThatIsAbsent) {
+TEST(FlashOpen, P7TierOpensWithoutADeviceThatIsAbsent) {
   for (const bool sized : {true, false}) {
     World world(31, TestOptions(2));
     ASSERT_TRUE(world.Start().ok());

@@ -68,7 +68,7 @@ Task<Status> Tables::WriteWhole(DeviceRegions& device, std::uint32_t number) {
     pieces.clear();
   }
   // Power lost now must not leave a locator without the table, or without the records, that it is of.
-  if (Status status = co_await device.MakeDurable(number); !status.ok()) co_return status;
+  if (Status status = co_await device.MakeDurable(); !status.ok()) co_return status;
   Buffer buffer = media_.pool().Take(media_.unit());
   EncodeLocator({region.epoch(), region.least_sequence(), region.used(), region.entries(), region.scanned()},
                 buffer.bytes().first(media_.unit()));

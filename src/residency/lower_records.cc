@@ -136,13 +136,18 @@ void LowerRecords::DeviceOut(tier::LocationRange range) {
   if (recovering_) {
     lost_.push_back(range);
   } else if (!lower_.closed()) {
-    lower_.Spawn(MediumLost(range));
+    Lost(range);
   }
+}
+
+void LowerRecords::Lost(tier::LocationRange range) {
+  ++losing_;
+  lower_.Spawn(MediumLost(range));
 }
 
 void LowerRecords::Recovered() {
   recovering_ = false;
-  for (const tier::LocationRange& range : lost_) lower_.Spawn(MediumLost(range));
+  for (const tier::LocationRange& range : lost_) Lost(range);
   lost_.clear();
 }
 
@@ -161,6 +166,7 @@ Task<void> LowerRecords::MediumLost(tier::LocationRange range) {
   co_await Yield();
   co_await partial_copies_.EndAll(true);  // their reads may wait for the device for ever
   co_await LoseAll(range, Why::kLost);
+  --losing_;
   lower_->Forgotten(range);
   co_await tombstones_.End();
 }

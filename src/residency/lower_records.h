@@ -50,6 +50,8 @@ class LowerRecords final : public tier::TierOwner {
   void SetMemoryGoes(bool goes) { memory_goes_ = goes; }
   // Copies of records in memory that were given up with their room or their device, or were bad, ever.
   std::uint64_t gave_up() const { return gave_up_; }
+  // A device left service, and not all that was on it is counted yet.
+  bool losing() const { return losing_ > 0; }
 
   // Recovery is over: blocks that a device took along during it are lost from now on.
   void Recovered();
@@ -61,6 +63,7 @@ class LowerRecords final : public tier::TierOwner {
   // What the group has in the lower tier stays where room is given up.
   bool Reserved(policy::QuotaGroup group);
   Task<void> LoseAll(tier::LocationRange range, Why why);
+  void Lost(tier::LocationRange range);
   Task<void> MediumLost(tier::LocationRange range);
 
   const StoreContext context_;
@@ -72,6 +75,7 @@ class LowerRecords final : public tier::TierOwner {
   Tombstones& tombstones_;
   bool memory_goes_ = false;
   std::uint64_t gave_up_ = 0;
+  std::size_t losing_ = 0;  // devices
   bool recovering_ = true;
   std::vector<tier::LocationRange> lost_;  // during recovery
 };

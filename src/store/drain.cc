@@ -43,6 +43,7 @@ Task<bool> Drain::Run(DrainOrder order) {
                    writes ? ", what memory alone has is written to flash" : "");
   memory_goes_ = order.memory_goes;
   lower_tier_goes_ = order.lower_tier_goes;
+  durable_ = !writes;
   stage_ = Stage::kWrites;
   lower_records_.SetMemoryGoes(writes);
   switches_.Close(Switch::kWrites, true);
@@ -61,8 +62,11 @@ Task<bool> Drain::Run(DrainOrder order) {
     if (give.lower_tier) give.offered_bytes = context_.slots.bytes() / kOfferedShare;
     giving.emplace(hand_over_->Give(give));
   }
-  co_await CountAlone(number, order.deadline);
-  if (writes) co_await WriteDown(number, order.deadline);
+  if (writes) {
+    co_await WriteAll(number, order.deadline);
+  } else {
+    co_await CountAlone(number, order.deadline);
+  }
   if (giving) {
     if (number == number_) stage_ = Stage::kGives;
     const HandedOver handed = co_await *giving;
@@ -78,7 +82,8 @@ Task<bool> Drain::Run(DrainOrder order) {
   while (GoesOn(number, order.deadline) && anyone_waits()) co_await Rest(order.deadline);
   if (number != number_) co_return false;
   stage_ = Stage::kDrained;
-  const std::string_view why = complete() ? "it is safe to stop the node; "
+  const std::string_view why = complete()  ? "it is safe to stop the node; "
+                               : !durable_ ? "its time has passed before flash made durable what it took; "
                                : lower_.present()
                                    ? "its time has passed, or flash takes no more, or none of their size; "
                                    : "it has no flash, or its time has passed; ";
@@ -122,6 +127,32 @@ Task<void> Drain::End() {
 std::uint64_t Drain::alone() const {
   const std::uint64_t came = counted_ + lower_records_.gave_up() - gave_up_then_;
   return came - std::min(came, context_.counters.written_down.value() - written_then_);
+}
+
+// What a device had that left service meanwhile, as one does that cannot make it durable, is memory's alone
+// again.
+Task<void> Drain::WriteAll(std::uint64_t number, Instant deadline) {
+  std::uint64_t outs = 0;
+  do {
+    outs = lower_.outs();
+    while (lower_records_.losing() && GoesOn(number, deadline)) co_await Rest(deadline);
+    co_await CountAlone(number, deadline);
+    co_await WriteDown(number, deadline);
+    const bool made = co_await MakeDurable(number, deadline);
+    if (number == number_) durable_ = made;
+  } while (GoesOn(number, deadline) && lower_.outs() != outs);
+}
+
+Task<bool> Drain::MakeDurable(std::uint64_t number, Instant deadline) {
+  if (lower_.closed()) co_return false;
+  const auto made = std::make_shared<std::optional<Status>>();
+  lower_.Spawn(AskForDurable(made));
+  while (!made->has_value() && GoesOn(number, deadline)) co_await Rest(deadline);
+  co_return made->has_value() && (*made)->ok();
+}
+
+Task<void> Drain::AskForDurable(std::shared_ptr<std::optional<Status>> made) {
+  *made = co_await lower_->MakeDurable();
 }
 
 // Puts that had begun become visible meanwhile, and records that the lower tier gives up are memory's alone

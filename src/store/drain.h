@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string_view>
 
@@ -73,16 +74,23 @@ class Drain final {
     if (lower_tier_goes_ && handed_over_) return handed_over_->left;
     return handed_over_ ? std::min(alone(), handed_over_->left) : alone();
   }
-  // It has drained, and nothing is left to be done: no put waits, no lease is there, and what memory alone
-  // has may stay there, or is at other nodes.
-  bool complete() const { return stage_ == Stage::kDrained && !anyone_waits() && lost() == 0; }
+  // It has drained, and nothing is left to be done: no put waits, no lease is there, what memory alone has
+  // may stay there, or is at other nodes, and what the lower tier took it keeps without power.
+  bool complete() const {
+    return stage_ == Stage::kDrained && !anyone_waits() && lost() == 0 && durable_ && !losing();
+  }
 
  private:
   enum class Look : std::uint8_t { kCount, kQueue };
 
   // What of it was given, for whoever reads the log.
   void LogHandedOver();
+  // Until the lower tier has all of it, durably, or takes no more of it.
+  Task<void> WriteAll(std::uint64_t number, Instant deadline);
   Task<void> WriteDown(std::uint64_t number, Instant deadline);
+  // What the lower tier took, by the deadline.
+  Task<bool> MakeDurable(std::uint64_t number, Instant deadline);
+  Task<void> AskForDurable(std::shared_ptr<std::optional<Status>> made);
   // Counts records that memory alone has, or queues each.
   Task<std::uint64_t> LookAtAll(Look look, std::uint64_t number, Instant deadline);
   Task<void> CountAlone(std::uint64_t number, Instant deadline);
@@ -91,6 +99,7 @@ class Drain final {
   bool GoesOn(std::uint64_t number, Instant deadline) const {
     return number == number_ && context_.clock.Now() < deadline;
   }
+  bool losing() const { return memory_goes_ && lower_records_.losing(); }
   bool anyone_waits() const { return context_.leases.size() > 0 || context_.pending.size() > 0; }
 
   const residency::StoreContext context_;
@@ -103,6 +112,7 @@ class Drain final {
   std::uint64_t number_ = 0;  // of the last order, end or stop
   Stage stage_ = Stage::kOff;
   bool memory_goes_ = false, lower_tier_goes_ = false;
+  bool durable_ = true;  // nothing was to be written, or it is there without power
   HandOver* hand_over_ = nullptr;
   std::optional<HandedOver> handed_over_;
   std::uint64_t counted_ = 0, written_then_ = 0, gave_up_then_ = 0;

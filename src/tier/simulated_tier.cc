@@ -110,6 +110,12 @@ Task<Status> SimulatedTier::Mark(JournalMark mark) {
   co_return Status();
 }
 
+// Its media keep what was acknowledged as it is.
+Task<Status> SimulatedTier::MakeDurable() {
+  co_await Delay();
+  co_return Status();
+}
+
 bool SimulatedTier::Suffers(TierFault fault, double chance, const Location& location) const {
   return random_.Chance(chance) || (options_.suffers && options_.suffers(fault, location));
 }

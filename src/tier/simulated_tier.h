@@ -112,6 +112,7 @@ class SimulatedTier final : public Tier {
   std::uint64_t max_append_bytes() const override { return options_.room_bytes / 4; }
   WriteCosts write_costs() const override { return options_.costs; }
   Task<Result<std::vector<Location>>> Append(std::span<const AppendRequest> records) override;
+  Task<Status> MakeDurable() override;
   void Forget(const Location& location, std::uint64_t record_bytes) override;
   std::int64_t EstimateUs(const Location& location, std::uint64_t bytes) const override;
   Task<Result<FetchedRecord>> Fetch(Location location, std::span<std::byte> into,

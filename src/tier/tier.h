@@ -80,6 +80,9 @@ class Tier {
   // written. kBusy: no room, or the day's budget is spent. kIoError: after another device was tried as well.
   // Several appends may be under way; each has its own buffers.
   virtual Task<Result<std::vector<Location>>> Append(std::span<const AppendRequest> records) = 0;
+  // What was acknowledged before is found after a power cut, too. An error: not all of it, and the device that
+  // could not is out of service, or hangs and will be.
+  virtual Task<Status> MakeDurable() = 0;
   // A record that was appended or adopted is not looked for any more. Does nothing when its device is out.
   virtual void Forget(const Location& location, std::uint64_t record_bytes) = 0;
 

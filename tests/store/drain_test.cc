@@ -37,10 +37,19 @@ class DrainTest : public store::BlockStoreTest {
     if (flash_bytes > 0) options.tier = OnFlash(flash);
     return options;
   }
-  void Start(std::uint64_t flash_bytes = 64 * kMiB) {
-    Make(With(flash_bytes));
+  static store::TestStoreOptions WithTwo() {
+    store::TestStoreOptions options = With(0);
+    flash::FlashOptions flash;
+    flash.region_bytes = 256u << 10;
+    for (const char* path : {"flash0", "flash1"}) flash.devices.push_back({path, 32 * kMiB});
+    options.tier = OnFlash(flash);
+    return options;
+  }
+  void StartOn(const store::TestStoreOptions& options) {
+    Make(options);
     running.emplace(t->loop->executor());
   }
+  void Start(std::uint64_t flash_bytes = 64 * kMiB) { StartOn(With(flash_bytes)); }
   void TearDown() override { End(); }
   void End() {
     if (!running) return;
@@ -68,6 +77,14 @@ class DrainTest : public store::BlockStoreTest {
   void DelayWrites(std::uint64_t us) {
     t->disk.set_faults([us](const io::IoRequest& request, const std::string&) {
       return request.kind == io::IoRequest::Kind::kWrite ? io::Fault{io::FaultKind::kDelay, us} : io::Fault{};
+    });
+  }
+  // Syncs of the device, from when so many records were acknowledged.
+  void FaultOnceWritten(std::uint64_t records, std::string device, io::FaultKind fault) {
+    t->disk.set_faults([=, this](const io::IoRequest& request, const std::string& path) {
+      const bool suffers = request.kind == io::IoRequest::Kind::kSync && path == device &&
+                           t->store->counters().written_down.value() >= records;
+      return suffers ? io::Fault{fault, 0} : io::Fault{};
     });
   }
   const Drain& drain() { return t->store->drain(); }
@@ -98,6 +115,54 @@ TEST_F(DrainTest, BeforeARebootEachPublishedBlockGoesToFlash) {
   ASSERT_TRUE(t->recovered.ok());
   Attach(store::OneGroup());
   EXPECT_EQ(Gets(0, 200), 200u);
+}
+
+// A node is told to drain and may be stopped only later: the host's power may go before.
+TEST_F(DrainTest, P7WhatADrainSaysThatFlashHasIsThereWithoutPower) {
+  for (int round = 0; round < 10; ++round) {
+    Start();
+    const std::uint64_t blocks = 3 + static_cast<std::uint64_t>(round);  // chance keeps others
+    PutChain(0, blocks - 1, kBytes);
+    Begin(true);
+    Await();
+    EXPECT_TRUE(drain().complete());
+    End();
+    t->LosePower();
+    ASSERT_TRUE(t->recovered.ok());
+    Attach(store::OneGroup());
+    EXPECT_EQ(Gets(0, blocks), blocks);
+    t.reset();
+  }
+}
+
+// Of two devices one takes what it is given and cannot keep it: the other gets that.
+TEST_F(DrainTest, P7DeviceThatCannotKeepWhatItTookIsNotCounted) {
+  StartOn(WithTwo());
+  PutChain(0, 3, kBytes);
+  FaultOnceWritten(4, "flash1/flash", io::FaultKind::kIoError);
+  Begin(true);
+  Await();
+  EXPECT_TRUE(drain().complete());
+  EXPECT_FALSE(FlashOf(*t).devices()[1].in_service);
+  End();
+  t->LosePower();
+  ASSERT_TRUE(t->recovered.ok());
+  Attach(store::OneGroup());
+  EXPECT_EQ(Gets(0, 4), 4u);
+}
+
+// It is given up only after this drain's time.
+TEST_F(DrainTest, P7DrainIsNotCompleteWhereADeviceHangsWithWhatItTook) {
+  Start();
+  PutChain(0, 3, kBytes);
+  FaultOnceWritten(4, "flash/flash", io::FaultKind::kHang);
+  Begin(true, 2'000'000);
+  Await();
+  EXPECT_EQ(drain().stage(), Stage::kDrained);
+  EXPECT_EQ(drain().lost(), 0u);
+  EXPECT_FALSE(drain().complete());
+  t->disk.set_faults({});
+  t->disk.Unhang("flash/flash");
 }
 
 TEST_F(DrainTest, WhatAPutPublishesThatHadBegunGoesToFlashToo) {
