@@ -82,8 +82,8 @@ Status StagingRoom::Grow(std::uint64_t bytes, std::int64_t deadline_ns) {
   const std::uint64_t idle = GiveIdleBack();
   const std::uint64_t wanted = std::max({Extents::Rounded(bytes), kMinGrowthBytes, idle});
   Status grown = Ask(wanted, deadline_ns);
-  // A node with little left may still have what is needed.
-  if (grown.code() == Code::kBusy && wanted > Extents::Rounded(bytes))
+  // A node with little left, or of little memory, may still have what is needed.
+  if ((grown.code() == Code::kBusy || grown.code() == Code::kInvalid) && wanted > Extents::Rounded(bytes))
     grown = Ask(Extents::Rounded(bytes), deadline_ns);
   return grown;
 }

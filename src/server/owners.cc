@@ -34,6 +34,14 @@ std::uint64_t Owners::staging_of(const OwnerToken& owner) const {
   return found == staging_.end() ? 0 : found->second;
 }
 
+// Beside what each has from its start.
+Status Owners::CheckEver(std::uint64_t bytes) const {
+  const std::uint64_t most = policy::MostMore(budget_bytes_, start_bytes_, start_bytes_);
+  if (bytes <= most) return Status();
+  return Status(Code::kInvalid, Text("staging: ", bytes, " bytes asked for at once, and one owner may have ",
+                                     most, ": give the node more memory"));
+}
+
 Status Owners::CheckShare(const OwnerToken& owner, std::uint64_t bytes, std::uint64_t used_bytes) const {
   const std::uint64_t has = staging_of(owner);
   const std::uint64_t to_start = has < start_bytes_ ? start_bytes_ - has : 0;

@@ -31,6 +31,9 @@ class Owners final {
   // One of those that were added.
   void RemoveSession(const OwnerToken& owner);
 
+  // kInvalid where an owner that has what it starts with may never take so much more, however little the
+  // others have.
+  Status CheckEver(std::uint64_t bytes) const;
   // kBusy where the owner would have more of the staging, of which all have `used_bytes`, than it may while
   // others need some. The message names the most that it may have now.
   Status CheckShare(const OwnerToken& owner, std::uint64_t bytes, std::uint64_t used_bytes) const;

@@ -64,6 +64,16 @@ TEST(Owners, P5OneMayTakeItsShareAndARefusalNamesTheMostOfIt) {
   EXPECT_FALSE(owners.CheckShare(second, 17, 80).ok());
 }
 
+// To be tried again in vain.
+TEST(Owners, WhatNoOwnerMayEverHaveIsInvalid) {
+  const Owners owners(Twice{}, kBudget, kStart);
+  EXPECT_TRUE(owners.CheckEver(70).ok());
+  const Status never = owners.CheckEver(71);
+  EXPECT_EQ(never.code(), Code::kInvalid);
+  EXPECT_THAT(std::string(never.message()),
+              HasSubstr("71 bytes asked for at once, and one owner may have 70"));
+}
+
 TEST(Owners, WhatOneStartsWithIsItsOwnHoweverLittleIsLeft) {
   Owners owners(Twice{}, kBudget, kStart);
   owners.AddStaging(TokenOf(1), 4);

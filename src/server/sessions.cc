@@ -261,7 +261,8 @@ Task<void> Sessions::GrantStaging(Session& session, std::uint64_t bytes) {
   const auto unused = std::ranges::find(session.staging, nullptr);
   const auto number = static_cast<std::uint32_t>(unused - session.staging.begin());
   if (number < wire::kMaxStagingAreas) {
-    Status share = owners_.CheckShare(session.caller.owner, bytes, staging_.used_bytes());
+    Status share = owners_.CheckEver(bytes);
+    if (share.ok()) share = owners_.CheckShare(session.caller.owner, bytes, staging_.used_bytes());
     if (share.ok()) {
       const StagingClaim claim(owners_, session.caller.owner, bytes);
       area = co_await staging_.Make(executor(), bytes);

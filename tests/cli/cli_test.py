@@ -559,6 +559,16 @@ class BadInput(CliTest):
             small = run("cistern", "bench", "--only", only, "--rounds", "1", "--working-set", "64KiB")
             self.assert_says(small, 2, "--working-set", "64KiB", "16MiB or more")
 
+    def test_a_block_that_no_node_of_this_memory_takes(self) -> None:
+        class SmallNode(Node):
+            memory = ("--memory", "64MiB")
+
+        node = SmallNode(self.directory)
+        self.check_ready(node)
+        for size, said in ((2 << 20, "the limit is 1048576"), (3_000_000, "one owner may have")):
+            put = node.cistern("put", "--namespace", "demo", "aa", "-", stdin=bytes(size))
+            self.assert_says(put, 2, str(size), said, "give the node more")
+
     def test_bench_of_a_disk_that_is_not_named(self) -> None:
         for only in ("flash", "flash-worth", "cell-flash"):
             for form in ((), ("--json",)):
