@@ -118,6 +118,18 @@ TEST_F(CellHistoryTest, WhoHasNoKeyOfTheCellChangesNothing) {
   EXPECT_EQ(revision(), before);
 }
 
+// Of another kind: with certificates, or in the open.
+TEST_F(CellHistoryTest, WhoHasAKeyIsToldThatTheCellHasNone) {
+  const HistoryValue open = NewHistory(7, {});
+  const FoundHistory found{.exists = true, .value = open};
+  EXPECT_THAT(std::string(NoKeyFits(CellKeys("/cistern/test/"), found, 1).message()),
+              HasSubstr("have none, they prove themselves by certificates"));
+  const std::vector<net::CellKey> another(1);
+  const FoundHistory keyed{.exists = true, .value = NewHistory(7, another)};
+  EXPECT_THAT(std::string(NoKeyFits(CellKeys("/cistern/test/"), keyed, 1).message()),
+              HasSubstr("none of the 1 given fits"));
+}
+
 TEST_F(CellHistoryTest, WhereThereIsNoCellNoneIsMade) {
   const std::int64_t before = revision();
   const auto none = Replace(key_);

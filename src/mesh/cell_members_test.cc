@@ -42,6 +42,24 @@ TEST_F(CellTest, MemberWhoseAddressWasAnothersIsReachedOnceItIsMended) {
   EXPECT_TRUE(acknowledged(0));
 }
 
+// Whoever looks for a firewall looks in vain: the way is known.
+TEST_F(CellTest, MemberWhoseConnectionStoodIsSaidToHaveLostItAndWhy) {
+  StartCell(2);
+  ASSERT_TRUE(Settled());
+  cell_.network.Cut("a", "b");
+  ASSERT_TRUE(
+      cell_.RunUntil(5 * kSecond, [this] { return member(0).reachable() + member(1).reachable() == 0; }));
+  const std::string to_dial = member(0).WhyApart("b"), to_wait = member(1).WhyApart("a");
+  EXPECT_THAT(to_dial, HasSubstr("its connection ended 0 s ago ("));
+  EXPECT_THAT(to_dial, HasSubstr("it cannot be reached at "));
+  EXPECT_THAT(to_wait, HasSubstr("has been silent for "));
+  EXPECT_THAT(to_wait, HasSubstr("); it is to connect anew to this node at "));
+  cell_.network.Heal("a", "b");
+  cell_.network.Heal("b", "a");
+  ASSERT_TRUE(
+      cell_.RunUntil(20 * kSecond, [this] { return member(0).reachable() + member(1).reachable() == 2; }));
+}
+
 TEST_F(CellTest, MemberThatStartedElsewhereIsReachedThoughItsOldStartStillIs) {
   StartCell(2);
   cell_.etcd.Cut("b");

@@ -235,6 +235,7 @@ void Peers::ForgetHeard() {
   lost_ = false;
   std::set<std::uint64_t> starts = {process_number_};
   for (const auto& [id, member] : state_.view.members) starts.insert(member.process_number);
+  std::erase_if(ended_, [&](const auto& one) { return !state_.view.members.contains(one.first); });
   std::erase_if(state_.heard, [&](const auto& said) {
     return !starts.contains(said.first) && !connected_.contains(said.first);
   });
@@ -289,12 +290,20 @@ std::string Peers::WhyApart(const std::string& id) const {
   const auto own = state_.view.members.find(id_);
   if (member == state_.view.members.end() || own == state_.view.members.end()) return "it is not in the view";
   const std::string& address = member->second.address;
+  const auto ended = ended_.find(id);
+  const std::string stood =
+      ended == ended_.end()
+          ? std::string()
+          : Text("its connection ended ", network_.executor().Now().UsSince(ended->second.at) / 1'000'000,
+                 " s ago (", ended->second.why.message(), "); ");
   if (id > id_) {
     const auto dialed = not_dialed_.find(id);
     const bool why = dialed != not_dialed_.end() && !dialed->second.ok();
-    return Text("it cannot be reached at ", address,
+    return Text(stood, "it cannot be reached at ", address,
                 ", its cell_address: ", why ? dialed->second.message() : std::string_view("no answer yet"));
   }
+  // It knows the way.
+  if (!stood.empty()) return Text(stood, "it is to connect anew to this node at ", own->second.address);
   const Status& refused = refused_.ok() ? listener_->refused() : refused_;
   return Text("it is to connect to this node at ", own->second.address,
               " (cell_address), and no connection of it stands",
@@ -335,6 +344,8 @@ Task<Result<std::int64_t>> Peers::Serve(std::unique_ptr<net::Stream> stream, std
       const auto at = peers.connected_.find(process_number);
       if (at == peers.connected_.end() || at->second.connection != &connection) return;
       peers.connected_.erase(at);
+      peers.ended_.insert_or_assign(connection.other().member,
+                                    Ended{connection.status(), peers.executor().Now()});
       peers.lost_ = true;
       if (peers.hears_ != nullptr) peers.hears_->Disconnected(process_number);
     }
@@ -356,6 +367,7 @@ void Peers::List(std::uint64_t process_number, net::ControlConnection& connectio
   const bool another = connected_.erase(process_number) > 0;
   if (another && hears_ != nullptr) hears_->Disconnected(process_number);
   connected_[process_number] = {.connection = &connection, .rail_address = {}, .untold = {}};
+  ended_.erase(connection.other().member);
   (void)connection.Tell(kAppliedNotice, Encode(state_.own()));
   if (!rail_address_.empty()) (void)connection.Tell(kRailNotice, std::as_bytes(std::span(rail_address_)));
   if (hears_ != nullptr) hears_->Connected(process_number);

@@ -76,6 +76,12 @@ class Peers final : public PeerLinks {
     std::map<std::uint16_t, std::vector<std::byte>> untold;  // by type, the latest there was no room for
   };
 
+  // How a member's last connection ended.
+  struct Ended {
+    Status why;
+    Instant at;
+  };
+
   // One dial of a member, until its connection ends.
   struct Dialed {
     bool over = false;
@@ -95,7 +101,7 @@ class Peers final : public PeerLinks {
   void List(std::uint64_t process_number, net::ControlConnection& connection);
   Task<void> End(std::unique_ptr<Line> line);
   void Heard(std::uint64_t process_number, const Answered& said);
-  // Of starts that are no more.
+  // Of starts that are no more, and of members.
   void ForgetHeard();
   void LookForNear();
 
@@ -112,6 +118,7 @@ class Peers final : public PeerLinks {
   std::set<std::string> dialed_;              // ids that a Dial is at work for
   std::map<std::string, Status> not_dialed_;  // why the last dial to an id came to nothing
   Status refused_;                            // why the last connection of another came to nothing
+  std::map<std::string, Ended> ended_;        // by id, of members that none is there to
   std::size_t serving_ = 0;
   std::set<std::uint64_t> near_;  // members of the view in this one's zone
   bool lost_ = false;             // a connection has ended since ForgetHeard
