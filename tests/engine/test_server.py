@@ -161,3 +161,13 @@ def test_beside_another_connector_chosen_or_not(small: Path, node: Node, tmp_pat
         (again,) = passed_over.generate([PROMPT])
         assert again["tokens"] == answer["tokens"]
         assert (again["params"] or {}).get("cistern.loaded_tokens") is None
+    with Node() as empty:
+        with Engine(small, multi(empty, tmp_path / "a", ours_first=False), **more) as brought:
+            (again,) = brought.generate([PROMPT])
+            assert again["tokens"] == answer["tokens"]
+            brought.generate([PROMPT[1:]])  # computed here, and saved behind what it stands on
+            empty.wait_blocks(FULL // 128)
+        with Engine(small, transfer_config(empty)) as other:
+            of_another, own = other.generate([PROMPT])[0], other.generate([PROMPT[1:]])[0]
+            assert (of_another["params"] or {}).get("cistern.loaded_tokens") is None
+            assert own["params"]["cistern.loaded_tokens"] > 0

@@ -18,7 +18,6 @@ from .changes import WeightChanges
 from .connection import CALL_US, MAX_LATE_CALLS, Connection
 from .conversations import MAX_ENDING, Conversations, Ending
 from .facts import EngineFacts
-from .foreign import ForeignBlocks
 from .identity import Fields
 from .keys import new_keys
 from .matches import Match, Matches
@@ -26,6 +25,7 @@ from .node import NodeStarter, check_node_options, require_node
 from .options import PREFIX, Options, RequestParameters
 from .orders import LoadOrder, RankReport, SaveOrder, StepOrders
 from .outdated import OutdatedLoads
+from .own_blocks import OwnBlocks
 from .pace import Pace
 from .plan import Effects, Limits, Plan, PlannedRequest
 from .request import Adapter, PagePool, Pages, Request
@@ -120,7 +120,7 @@ class Coordinator:
         self._epoch = 0
         """Number of resets."""
         self._outdated = OutdatedLoads()
-        self._foreign = ForeignBlocks(facts.pages)
+        self._own = OwnBlocks(facts.pages, facts.block_tokens) if facts.beside_others else None
         self._changes = WeightChanges()
         self._pace = Pace()
         self._timed_steps: dict[int, tuple[float, int, int]] = {}
@@ -277,6 +277,8 @@ class Coordinator:
             frontier = self._frontier(tracked, 0)
             if self._plan.wants(request_id, frontier) and self._may_save(tracked, last=True):
                 self._save_rest(request_id, frontier, pages)
+        elif self._own is not None:
+            self._own.end(tracked)
         del self._requests[request_id]
         self._plan.end(request_id)
         planned = tracked.planned
@@ -309,9 +311,11 @@ class Coordinator:
             squares += tokens * (2 * tracked.request.computed_tokens + tokens)
             self._adapted.computes(tracked)
             self._add_keys(tracked)
-            if begins and self._facts.beside_others:
-                self._keep_foreign_out(tracked)
             frontier = self._frontier(tracked, tokens)
+            if self._own is not None:
+                if begins and not self._own.begin(tracked):
+                    self._keep_out(tracked)
+                self._own.computes(tracked, frontier)
             if tracked.planned.stopped:
                 self._resume(tracked)
             if self._plan.wants(request_id, frontier) and self._may_save(tracked):
@@ -443,7 +447,8 @@ class Coordinator:
         """The engine has emptied its own prefix cache, without a word to this side: it may be that its weights have
         changed. The ranks are asked, and nothing is shared until they have answered."""
         self._adapted.prefix_cache_emptied()
-        self._foreign.prefix_cache_emptied()
+        if self._own is not None:
+            self._own.prefix_cache_emptied()
         self._changes.emptied(self._step + 1)
 
     def _fork(self) -> None:
@@ -546,11 +551,9 @@ class Coordinator:
             keys += more
             tracked.chain.extend(more)
 
-    def _keep_foreign_out(self, tracked: TrackedRequest) -> None:
-        """Saves nothing of a request that stands on what another connector brought."""
-        size, keys = self._facts.block_tokens, tracked.planned.keys
-        ends = (tracked.matched_at // size, tracked.loaded_to // size, tracked.request.computed_tokens // size)
-        if self._foreign.stands_on(keys, *ends) and tracked.may[0]:
+    def _keep_out(self, tracked: TrackedRequest) -> None:
+        """Saves nothing of a request that stands on what is not known to be this engine's own."""
+        if tracked.may[0]:
             tracked.stop_saving()
             self.warn(
                 "foreign",

@@ -39,6 +39,10 @@ class TrackedRequest:
     """Whether it may be saved and loaded once its namespace is known."""
     first_asked: float = 0.0
     """When it first waited for the ranks to look at their weights."""
+    own: bool = True
+    """Whether what it stands on is this engine's own, where another connector brings KV too."""
+    noted: int = 0
+    """Leading blocks that OwnBlocks has heard of since it began to be computed."""
     used: int = 0
     """Leading blocks that count as used by its conversation."""
     ends_after: frozenset[str] | None = None

@@ -97,7 +97,7 @@ class CisternConnector(WithoutCistern):
         self._shares_images = chosen.share_images and not images_counted(vllm_config)
         if role is KVConnectorRole.SCHEDULER:
             self._events = StoreEvents(facts.engine.block_tokens) if facts.publishes_events else None
-            _check_failure_policy(self._kv_transfer_config, logging.getLogger(facts.engine.logger))
+            _check_failure_policy(versions.engine_transfer_config(vllm_config), logging.getLogger(facts.engine.logger))
             fields = identity.engine_fields(vllm_config, kv_cache_config, vllm.__version__)
             weights = Weights(identity.weights_finder(vllm_config), logging.getLogger(facts.engine.logger))
             weights.wait(WEIGHTS_WAIT_S)

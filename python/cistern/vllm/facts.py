@@ -32,9 +32,14 @@ class VllmFacts:
 
 
 def read_facts(vllm_config: Any, kv_cache_config: Any) -> VllmFacts:
-    """Raises ConfigurationError for a kind of attention whose KV is not known, and for a model that vLLM itself would
-    reuse no KV of."""
+    """Raises ConfigurationError for a kind of attention whose KV is not known, for a model that vLLM itself would reuse
+    no KV of, and for answers that vLLM makes of what it computed alone."""
     _check_model(vllm_config.model_config)
+    if getattr(getattr(vllm_config, "aux_output_config", None), "enabled", False):
+        raise ConfigurationError(
+            "vLLM returns routed experts with its answers, which it has of what it computed itself alone, and ends "
+            "with the first request of which KV was loaded"
+        )
     parallel, events = vllm_config.parallel_config, vllm_config.kv_events_config
     block_tokens, hash_tokens = versions.block_sizes(vllm_config, kv_cache_config)
     return VllmFacts(
@@ -48,7 +53,7 @@ def read_facts(vllm_config: Any, kv_cache_config: Any) -> VllmFacts:
             drafts=vllm_config.speculative_config is not None,
             logger=LOGGER,
             adapters=_adapters(vllm_config),
-            beside_others=_beside_others(getattr(vllm_config, "kv_transfer_config", None)),
+            beside_others=_beside_others(versions.engine_transfer_config(vllm_config)),
             name=_name(vllm_config),
             labels=_labels(vllm_config.model_config),
         ),

@@ -177,6 +177,19 @@ def _caller(attribute: str, method: str) -> Any:
     return None
 
 
+def engine_transfer_config(vllm_config: Any) -> Any:
+    """The engine's own KVTransferConfig: of a child of MultiConnector, which makes each child with a configuration that
+    has the child's alone, that of the outermost one."""
+    found = getattr(vllm_config, "kv_transfer_config", None)
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if any(one.__name__ == "MultiConnector" for one in type(caller).__mro__):
+            found = getattr(getattr(caller, "_vllm_config", None), "kv_transfer_config", None) or found
+        frame = frame.f_back
+    return found
+
+
 def stepped_by_caller() -> bool:
     """Whether the calling engine core is stepped from this very process, by a caller that stops when no request is
     left: `LLM` without an engine process. An engine core with a process of its own goes on as long as its connector
