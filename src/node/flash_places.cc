@@ -226,6 +226,25 @@ Status CheckDevice(const FlashPlaces& places, std::size_t at) {
   return room.ok() ? room : Status(room.code(), Text("flash device ", device.path, ": ", room.message()));
 }
 
+std::vector<Lost> LostAtReboot(const NodeOptions& options, const FlashPlaces& places) {
+  std::vector<Lost> lost;
+  for (const FlashVolume& volume : options.flash) {
+    if (!io::LiesInMemory(volume.path)) continue;
+    lost.push_back({Text("flash: ", volume.path, " lies in memory, on a tmpfs or ramfs: a reboot loses it"),
+                    "name a directory on a disk, or a block device"});
+  }
+  const std::string journal = places.journal_directory.empty() ? TenantDirectory(options, options.memory_dir)
+                                                               : places.journal_directory;
+  if (!options.flash.empty() && io::LiesInMemory(journal)) {
+    lost.push_back(
+        {Text(
+             "journal_dir: ", journal,
+             " lies in memory, on a tmpfs or ramfs: a reboot loses it, and flash is not believed without it"),
+         "name a directory on a disk"});
+  }
+  return lost;
+}
+
 Result<Fd> ClaimDevice(const FlashVolume& volume, const flash::FlashDeviceOptions& device) {
   Result<Identity> what = Look("flash", volume.path);
   if (!what) {

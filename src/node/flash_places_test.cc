@@ -9,12 +9,16 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/test_directory.h"
 #include "flash/format.h"
 #include "flash/open.h"
+#include "io/files.h"
 
 namespace cistern::node {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
@@ -44,6 +48,32 @@ class FlashPlacesTest : public ::testing::Test {
   fs::path root_;
   NodeOptions options_;
 };
+
+TEST_F(FlashPlacesTest, WhatLiesOnATmpfsIsSaidToBeLostAtAReboot) {
+  const TestDirectory disk(TestDirectory::On::kDisk), memory(TestDirectory::On::kMemory);
+  if (io::LiesInMemory(disk.path()) || !io::LiesInMemory(memory.path())) GTEST_SKIP() << "no such places";
+  options_.memory_dir = memory.path();
+  const auto lost = [this] {
+    const Result<FlashPlaces> places = FindFlashPlaces(options_, FindsFor::kCheck);
+    EXPECT_TRUE(places.has_value());
+    std::vector<std::string> all;
+    for (const Lost& one : LostAtReboot(options_, *places)) all.push_back(one.what);
+    return all;
+  };
+  EXPECT_THAT(lost(), ElementsAre());
+  options_.flash = {{disk.path(), 1u << 30}};
+  EXPECT_THAT(lost(), ElementsAre());
+  const auto journal =
+      AllOf(HasSubstr("journal_dir: "), HasSubstr(memory.path()), HasSubstr("flash is not believed without"));
+  options_.journal_dir = memory.path();
+  EXPECT_THAT(lost(), ElementsAre(journal));
+  options_.journal_dir = disk.path();
+  options_.flash.push_back({memory.path(), 1u << 30});
+  EXPECT_THAT(lost(), ElementsAre(HasSubstr("flash: " + memory.path())));
+  options_.journal_dir.clear();
+  std::swap(options_.flash[0], options_.flash[1]);
+  EXPECT_THAT(lost(), ElementsAre(HasSubstr("flash: "), journal));
+}
 
 // Of another store, or of a first start that was cut off: it is formatted anew.
 TEST_F(FlashPlacesTest, DeviceIsJudgedByTheRegionsOfFlashThatAJournalIsThereFor) {
