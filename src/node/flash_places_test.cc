@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "node/flash_places.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 #include <array>
 #include <filesystem>
 #include <fstream>
 
+#include "base/fd.h"
+#include "base/format.h"
 #include "base/test_directory.h"
 #include "flash/format.h"
 #include "flash/open.h"
@@ -73,6 +79,19 @@ TEST_F(FlashPlacesTest, WhatLiesOnATmpfsIsSaidToBeLostAtAReboot) {
   options_.journal_dir.clear();
   std::swap(options_.flash[0], options_.flash[1]);
   EXPECT_THAT(lost(), ElementsAre(HasSubstr("flash: "), journal));
+}
+
+TEST_F(FlashPlacesTest, DeviceThatCannotBeOpenedIsSaidByItsErrorAndNotByASizeOfNone) {
+  const std::string device = root_ / "device";
+  if (mknod(device.c_str(), S_IFBLK | 0600, makedev(240, 255)) != 0) GTEST_SKIP() << "may make no device";
+  const Fd fd(open(device.c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_FALSE(fd.valid());
+  const std::string why = ErrnoText(errno);
+  options_.flash = {{device, 0}};
+  options_.journal_dir = root_ / "journal";
+  const Result<FlashPlaces> places = FindFlashPlaces(options_, FindsFor::kCheck);
+  ASSERT_TRUE(places.has_value());
+  EXPECT_EQ(CheckDevice(*places, 0).ToString(), "io_error: flash: " + device + ": " + why);
 }
 
 // Of another store, or of a first start that was cut off: it is formatted anew.
