@@ -177,6 +177,7 @@ class Doctor(OperateTest):
             said = run("cistern", "doctor", "--socket", silent, "--deadline", "1ms", "--json")
         [late] = findings(said)["node"]
         self.assertIn("too_late", late["value"])
+        self.assertIn("its log says what it does, or give it longer", late["value"])
         self.assertEqual(late["verdict"], "problem")
         self.assertIn("start it again", late["mend"])
         self.assertEqual(said.returncode, 1)
