@@ -171,6 +171,7 @@ int RunDoctor(int argc, const char* const* argv) {
   const Status resolved = node::ResolveNodeOptions(options);
   doctor::LookAt at{.memory_dir = options.memory_dir, .node_pid = basics ? basics->pid : 0};
   for (const FlashVolume& volume : options.flash) at.flash.push_back(volume.path);
+  if (basics) at.journal = basics->journal;
   // What a node runs with is good enough for one.
   if (resolved.ok() && (configured || !basics)) at.starts = &options;
   const Result<doctor::HostFacts> facts = doctor::ReadHostFacts(at);

@@ -22,10 +22,12 @@ void Prompt::AddTo(CommandLine& line, bool with_namespace) {
             &connect.node_user);
   line.Text("--tenant", "NAME", "tenant; default: default", &connect.tenant);
   line.Flag("--deadline", "DURATION",
-            "how long the call may take, and before it the connection; default: 10s",
+            "how long the call may take, and before it the connection; default: 10s, the connection 5s",
             [this](std::string_view text) {
               const Result<std::uint64_t> us = ParseDurationUs("--deadline", text);
               if (!us) return us.error();
+              if (*us == 0)
+                return Status(Code::kInvalid, "--deadline is 0, by which nothing is done: give it more");
               deadline_us = *us;
               connect.deadline_us = static_cast<std::int64_t>(*us);
               return Status();

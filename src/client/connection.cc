@@ -37,7 +37,9 @@ struct Received {
 };
 
 Status Late(const std::string& path) {
-  return Status(Code::kTooLate, Text("the node at ", path, " did not answer within the deadline"));
+  return Status(Code::kTooLate,
+                Text("the node at ", path,
+                     " did not answer within the deadline; its log says what it does, or give it longer"));
 }
 
 // The kernel cuts off descriptors for which there is no room as those that a security module forbids.

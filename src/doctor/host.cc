@@ -112,6 +112,13 @@ void AskStart(const node::NodeOptions& options, HostFacts& facts) {
     facts.flash[i].refused = node::CheckDevice(*places, i).message();
     facts.flash[i].absent = !places->devices[i].absent.ok();
   }
+  if (places) facts.lost_at_reboot = node::LostAtReboot(options, *places);
+}
+
+void AskOfRunning(const LookAt& at, HostFacts& facts) {
+  node::NodeOptions options;
+  for (const std::string& path : at.flash) options.flash.push_back({path, 0});
+  facts.lost_at_reboot = node::LostAtReboot(options, {.journal_directory = at.journal});
 }
 
 std::optional<std::uint64_t> Memlock(const std::string& process) {
@@ -277,6 +284,7 @@ Result<HostFacts> ReadHostFacts(const LookAt& at) {
   if (Status works = io::ProbeUring(); !works.ok()) facts.uring_error = works.message();
   for (const std::string& path : at.flash) facts.flash.push_back(VolumeOf(path));
   if (at.starts != nullptr) AskStart(*at.starts, facts);
+  if (at.starts == nullptr && !at.journal.empty()) AskOfRunning(at, facts);
   facts.numa = memory::ReadMemoryNodes(at.root);
   for (const record::CopyKernels* kernels : record::AllKernels()) facts.kernels.emplace_back(kernels->name);
   facts.uid = ::geteuid();

@@ -9,6 +9,7 @@
 
 #include "memory/host_memory.h"
 #include "memory/memory_nodes.h"
+#include "node/flash_places.h"
 #include "node/options.h"
 
 namespace cistern::doctor {
@@ -50,6 +51,7 @@ struct HostFacts {
   std::string shmem_huge;   // transparent_hugepage/shmem_enabled; empty: the kernel has none
   std::string uring_error;  // why io_uring does not work for this process; empty: it does
   std::vector<VolumeFacts> flash;
+  std::vector<node::Lost> lost_at_reboot;  // of flash and its journal
   std::vector<memory::MemoryNode> numa;
   std::vector<std::string> kernels;  // copy kernels that this processor runs, fastest first
   std::uint32_t uid = 0;
@@ -66,6 +68,7 @@ struct HostFacts {
 struct LookAt {
   std::string memory_dir;
   std::vector<std::string> flash;  // paths
+  std::string journal;             // the directory of a running node's; empty: where a start would have it
   // Resolved settings of a node that is to start, whose start is asked what it would refuse of these; null:
   // none is.
   const node::NodeOptions* starts = nullptr;

@@ -215,6 +215,16 @@ void AddFlash(const HostFacts& facts, Findings& findings) {
   }
 }
 
+void AddReboot(const HostFacts& facts, Findings& findings) {
+  for (const node::Lost& lost : facts.lost_at_reboot) {
+    findings.push_back({.name = "reboot",
+                        .verdict = Verdict::kWarning,
+                        .value = lost.what,
+                        .limit = "flash outlives it",
+                        .mend = std::string(lost.way_out)});
+  }
+}
+
 Finding Numa(const HostFacts& facts) {
   const std::size_t without = facts.numa.size() - memory::NearCount(facts.numa);
   const std::vector<memory::MemoryNode> used = memory::ArenaNodes(facts.numa);
@@ -318,6 +328,7 @@ Findings FindingsOfHost(const HostFacts& facts, const node::NodeOptions& options
                        Logout(facts, options), HugePages(facts),       Memlock(facts, options),
                        Uring(facts, options)};
   AddFlash(facts, findings);
+  AddReboot(facts, findings);
   findings.push_back(Numa(facts));
   findings.push_back(Cpu(facts));
   findings.push_back(Clients(facts));

@@ -9,8 +9,8 @@
 namespace cistern::doctor {
 
 // One finding or more of each name, in this order: kernel, memory, memory_dir, logout, huge_pages, memlock,
-// io_uring, flash (one a volume), numa, cpu, clients, arenas (one each that is left over), clock. `options`
-// are resolved.
+// io_uring, flash (one a volume), reboot (one each that it loses), numa, cpu, clients, arenas (one each that
+// is left over), clock. `options` are resolved.
 Findings FindingsOfHost(const HostFacts& facts, const node::NodeOptions& options);
 
 // Whether a node has the memory_dir of these options, as the tenant.

@@ -202,6 +202,13 @@ TEST(HostFindings, EachVolumeWithoutDirectIoIsAProblemOfItsOwn) {
   EXPECT_THAT(verdicts, testing::ElementsAre("ok /mnt/a", "problem /tmp/b: Invalid argument (EINVAL)"));
 }
 
+TEST(HostFindings, WhatARebootLosesOfFlashIsAWarningEach) {
+  HostFacts facts = Sound();
+  facts.lost_at_reboot = {{.what = "journal_dir: /run/x lies on a tmpfs", .way_out = "name another"}};
+  EXPECT_EQ(Of("reboot", facts).value, facts.lost_at_reboot[0].what);
+  ExpectMend(Of("reboot", facts), Verdict::kWarning, "name another");
+}
+
 TEST(HostFindings, WhatAStartRefusesOfAPlaceIsThatPlacesProblem) {
   HostFacts facts = Sound();
   facts.memory_dir.refused = "memory_dir: /dev/shm/cistern-7 is no directory: name one";

@@ -250,6 +250,7 @@ std::optional<NodeBasics> BasicsOf(std::string_view status_json) {
   NodeBasics basics;
   basics.pid = NumberAt(*status, "/node/pid");
   basics.tenant = TextAt(*status, "/node/tenant");
+  basics.journal = TextAt(*status, "/node/journal");
   // What it is to have, where it grows.
   const std::uint64_t headers =
       std::max(NumberAt(*status, "/memory/bytes"), NumberAt(*status, "/memory/wanted_bytes")) /

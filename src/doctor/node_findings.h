@@ -18,6 +18,7 @@ struct NodeBasics {
   std::string tenant;
   std::uint64_t memory_bytes = 0;  // with which its arena is made
   std::vector<FlashVolume> flash;  // its devices, with what it may use of them
+  std::string journal;             // its directory
 };
 // None where the text is no status of a node.
 std::optional<NodeBasics> BasicsOf(std::string_view status_json);

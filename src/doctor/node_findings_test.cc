@@ -64,13 +64,15 @@ TEST(NodeFindings, AJournalThatFailsOrHasNoSpareIsSaid) {
 
 TEST(NodeFindings, TheStatusSaysWhereToLook) {
   const auto basics =
-      BasicsOf(Status(R"("devices":[{"path":"/mnt/a/blue/flash"},{"path":"/dev/sdx","bytes":4096}])"));
+      BasicsOf(Status(R"("devices":[{"path":"/mnt/a/blue/flash"},{"path":"/dev/sdx","bytes":4096}])",
+                      R"("busy":0)", R"("journal":"/mnt/a/blue")"));
   ASSERT_TRUE(basics.has_value());
   EXPECT_EQ(basics->pid, 4711u);
   EXPECT_EQ(basics->memory_dir, "/dev/shm/kv");
   EXPECT_EQ(basics->tenant, "blue");
   EXPECT_EQ(SlotsOf(basics->memory_bytes), SlotsOf(kGiB));
   EXPECT_EQ(SlotsOf(basics->memory_bytes - 1), SlotsOf(kGiB) - arena::kHeaderSpanBytes);
+  EXPECT_EQ(basics->journal, "/mnt/a/blue");
   EXPECT_THAT(basics->flash, testing::ElementsAre(testing::FieldsAre("/mnt/a/blue/flash", 0),
                                                   testing::FieldsAre("/dev/sdx", 4096)));
 }

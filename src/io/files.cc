@@ -4,12 +4,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <linux/magic.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -269,6 +271,14 @@ std::string NearestPlace(std::string path) {
   struct stat info;
   while (::stat(path.c_str(), &info) != 0 && path != "/" && path != ".") path = ParentOf(std::move(path));
   return path;
+}
+
+bool LiesInMemory(const std::string& path) {
+  const std::string place = NearestPlace(path);
+  struct stat info;
+  struct statfs fs;
+  if (::stat(place.c_str(), &info) != 0 || (!S_ISDIR(info.st_mode) && !S_ISREG(info.st_mode))) return false;
+  return ::statfs(place.c_str(), &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC);
 }
 
 Status CheckOwnFile(int fd, const std::string& path) {

@@ -76,6 +76,9 @@ Status CheckOwnDirectory(std::string_view field, const std::string& path);
 Status CheckSharedDirectory(std::string_view field, const std::string& path);
 // The path itself, or the directory above it that is there and is nearest.
 std::string NearestPlace(std::string path);
+// Whether a file or directory that lies there, or would, lives in the host's memory alone: on a tmpfs or a
+// ramfs. A device does not, though its name may.
+bool LiesInMemory(const std::string& path);
 // An open file in it: a regular one, this user's, mode 0600.
 Status CheckOwnFile(int fd, const std::string& path);
 

@@ -341,8 +341,9 @@ class TcpListener final : public Listener {
 Status CannotListen(const std::string& address, int error) {
   if (error == EADDRINUSE)
     return Status(Code::kBusy, Text(address, ": another process listens there; choose another port"));
-  return Status(error == EADDRNOTAVAIL ? Code::kInvalid : Code::kIoError,
-                Text(address, ": ", ErrnoText(error)));
+  if (error == EADDRNOTAVAIL)
+    return Status(Code::kInvalid, Text(address, ": ", ErrnoText(error), "; name an address of this host"));
+  return Status(Code::kIoError, Text(address, ": ", ErrnoText(error)));
 }
 
 // `at` is the address.

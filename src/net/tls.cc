@@ -90,6 +90,7 @@ Result<CellKey> ReadCellKey(const std::string& path) {
   if (!fd.valid()) return wrong(Code::kInvalid, Text("cannot be read: ", ErrnoText(errno)));
   struct stat info;
   if (::fstat(fd.get(), &info) != 0) return wrong(Code::kIoError, Text("cannot be read: ", ErrnoText(errno)));
+  if (S_ISDIR(info.st_mode)) return wrong(Code::kInvalid, "is a directory: name the file with the key");
   if ((info.st_mode & 077) != 0)
     return wrong(Code::kDenied, Text("may be read by others than its owner: `chmod 600 ", path, "`"));
   std::array<char, 2 * CellKey::kBytes + 2> text{};

@@ -222,8 +222,10 @@ const std::string& CellListens(const NodeOptions& options) {
 }
 
 Status CannotListen(const NodeOptions& options, const Status& why) {
+  const bool behind_another = why.code() == Code::kInvalid && options.cell_listen.empty();
   return Status(why.code(),
-                Text("cell: listening for other members at ", NameOfListens(options), ": ", why.message()));
+                Text("cell: listening for other members at ", NameOfListens(options), ": ", why.message(),
+                     behind_another ? ", as cell_listen where the others reach it by another" : ""));
 }
 
 Status CannotListenForRails(const NodeOptions& options, const Status& why) {

@@ -5,6 +5,7 @@
 #include <pwd.h>
 
 #include <charconv>
+#include <cstdint>
 #include <optional>
 
 #include "base/format.h"
@@ -49,6 +50,8 @@ Status AddClientRule(std::string_view name, std::string_view text, std::vector<C
   const std::string who(text.substr(colon + 1));
   std::optional<std::uint32_t> id = Number(who);
   if (!id && !who.empty()) id = Lookup(rule.kind, who);
+  if (!id && !who.empty() && who.find_first_not_of("-0123456789") == std::string::npos)
+    return Status(Code::kInvalid, Text(name, ": ", text, " is no number from 0 to ", UINT32_MAX - 1));
   if (!id)
     return Status(Code::kInvalid, Text(name, ": this host has no ", kind, " \"", Shown(who),
                                        "\"; make it first, or write a number, as in ", kind, ":1000"));

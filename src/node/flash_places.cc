@@ -125,6 +125,13 @@ std::uint64_t BlockDeviceBytes(const std::string& path) {
   return end > 0 ? static_cast<std::uint64_t>(end) : 0;
 }
 
+Status CannotOpen(const std::string& device, int error) {
+  return Status(
+      error == EBUSY ? Code::kBusy : Code::kIoError,
+      Text("flash: ", device, ": ", ErrnoText(error),
+           error == EBUSY ? ": it is mounted, or another node or program has it; name another" : ""));
+}
+
 bool HasJournal(const std::string& directory) {
   return std::ranges::any_of(std::array{"/journal", "/journal.copy"}, [&](const char* file) {
     return ::access(Text(directory, file).c_str(), F_OK) == 0 || errno != ENOENT;
@@ -208,13 +215,15 @@ Status CheckDevice(const FlashPlaces& places, std::size_t at) {
   };
   const flash::FlashDeviceOptions& device = places.devices[at];
   if (!device.absent.ok()) return WithWayOut(device.absent, "the node starts without it");
+  struct stat info;
+  const bool block_device = ::stat(device.path.c_str(), &info) == 0 && S_ISBLK(info.st_mode);
+  if (block_device && !Fd(::open(device.path.c_str(), O_RDONLY | O_CLOEXEC)).valid())
+    return CannotOpen(device.path, errno);
   std::uint64_t smallest = UINT64_MAX;
   for (const auto& one : places.devices) {
     if (one.absent.ok()) smallest = std::min(smallest, bytes_of(one));
   }
   const std::uint64_t there = RegionBytesThere(places);
-  struct stat info;
-  const bool block_device = ::stat(device.path.c_str(), &info) == 0 && S_ISBLK(info.st_mode);
   const Status size =
       flash::CheckBytes(device.path, bytes_of(device), there != 0 ? there : flash::RegionBytesFor(smallest),
                         block_device ? std::optional(BlockDeviceBytes(device.path)) : std::nullopt);
@@ -224,6 +233,25 @@ Status CheckDevice(const FlashPlaces& places, std::size_t at) {
     return Status();
   const Status room = io::CheckRoom(file, device.size_bytes);
   return room.ok() ? room : Status(room.code(), Text("flash device ", device.path, ": ", room.message()));
+}
+
+std::vector<Lost> LostAtReboot(const NodeOptions& options, const FlashPlaces& places) {
+  std::vector<Lost> lost;
+  for (const FlashVolume& volume : options.flash) {
+    if (!io::LiesInMemory(volume.path)) continue;
+    lost.push_back({Text("flash: ", volume.path, " lies in memory, on a tmpfs or ramfs: a reboot loses it"),
+                    "name a directory on a disk, or a block device"});
+  }
+  const std::string journal = places.journal_directory.empty() ? TenantDirectory(options, options.memory_dir)
+                                                               : places.journal_directory;
+  if (!options.flash.empty() && io::LiesInMemory(journal)) {
+    lost.push_back(
+        {Text(
+             "journal_dir: ", journal,
+             " lies in memory, on a tmpfs or ramfs: a reboot loses it, and flash is not believed without it"),
+         "name a directory on a disk"});
+  }
+  return lost;
 }
 
 Result<Fd> ClaimDevice(const FlashVolume& volume, const flash::FlashDeviceOptions& device) {
@@ -238,11 +266,7 @@ Result<Fd> ClaimDevice(const FlashVolume& volume, const flash::FlashDeviceOption
   }
   Fd claim(::open(device.path.c_str(), O_RDONLY | O_EXCL | O_CLOEXEC));
   if (claim.valid()) return claim;
-  const int error = errno;
-  return Error(
-      error == EBUSY ? Code::kBusy : Code::kIoError,
-      Text("flash: ", device.path, ": ", ErrnoText(error),
-           error == EBUSY ? ": it is mounted, or another node or program has it; name another" : ""));
+  return Error(CannotOpen(device.path, errno));
 }
 
 std::uint32_t LowerBlocksOf(std::uint64_t flash_bytes, std::uint32_t alignment, std::uint64_t host_bytes) {

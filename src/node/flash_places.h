@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/fd.h"
@@ -32,6 +33,13 @@ Result<FlashPlaces> FindFlashPlaces(const NodeOptions& options, FindsFor what = 
 
 // Of a device that was found: what the tier would refuse of its size, and of its file system's room for it.
 Status CheckDevice(const FlashPlaces& places, std::size_t at);
+
+// Of flash and its journal, what lies in the host's memory alone.
+struct Lost {
+  std::string what;
+  std::string_view way_out;
+};
+std::vector<Lost> LostAtReboot(const NodeOptions& options, const FlashPlaces& places);
 
 // Nobody else on this host uses the device, mounted or otherwise, or begins to, as long as the descriptor is
 // open. kBusy: somebody does. None for a directory, in which the tenant's is made where another disk is there

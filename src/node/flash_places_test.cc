@@ -1,20 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "node/flash_places.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 #include <array>
 #include <filesystem>
 #include <fstream>
 
+#include "base/fd.h"
+#include "base/format.h"
+#include "base/test_directory.h"
 #include "flash/format.h"
 #include "flash/open.h"
+#include "io/files.h"
 
 namespace cistern::node {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
@@ -44,6 +54,45 @@ class FlashPlacesTest : public ::testing::Test {
   fs::path root_;
   NodeOptions options_;
 };
+
+TEST_F(FlashPlacesTest, WhatLiesOnATmpfsIsSaidToBeLostAtAReboot) {
+  const TestDirectory disk(TestDirectory::On::kDisk), memory(TestDirectory::On::kMemory);
+  if (io::LiesInMemory(disk.path()) || !io::LiesInMemory(memory.path())) GTEST_SKIP() << "no such places";
+  options_.memory_dir = memory.path();
+  const auto lost = [this] {
+    const Result<FlashPlaces> places = FindFlashPlaces(options_, FindsFor::kCheck);
+    EXPECT_TRUE(places.has_value());
+    std::vector<std::string> all;
+    for (const Lost& one : LostAtReboot(options_, *places)) all.push_back(one.what);
+    return all;
+  };
+  EXPECT_THAT(lost(), ElementsAre());
+  options_.flash = {{disk.path(), 1u << 30}};
+  EXPECT_THAT(lost(), ElementsAre());
+  const auto journal =
+      AllOf(HasSubstr("journal_dir: "), HasSubstr(memory.path()), HasSubstr("flash is not believed without"));
+  options_.journal_dir = memory.path();
+  EXPECT_THAT(lost(), ElementsAre(journal));
+  options_.journal_dir = disk.path();
+  options_.flash.push_back({memory.path(), 1u << 30});
+  EXPECT_THAT(lost(), ElementsAre(HasSubstr("flash: " + memory.path())));
+  options_.journal_dir.clear();
+  std::swap(options_.flash[0], options_.flash[1]);
+  EXPECT_THAT(lost(), ElementsAre(HasSubstr("flash: "), journal));
+}
+
+TEST_F(FlashPlacesTest, DeviceThatCannotBeOpenedIsSaidByItsErrorAndNotByASizeOfNone) {
+  const std::string device = root_ / "device";
+  if (mknod(device.c_str(), S_IFBLK | 0600, makedev(240, 255)) != 0) GTEST_SKIP() << "may make no device";
+  const Fd fd(open(device.c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_FALSE(fd.valid());
+  const std::string why = ErrnoText(errno);
+  options_.flash = {{device, 0}};
+  options_.journal_dir = root_ / "journal";
+  const Result<FlashPlaces> places = FindFlashPlaces(options_, FindsFor::kCheck);
+  ASSERT_TRUE(places.has_value());
+  EXPECT_EQ(CheckDevice(*places, 0).ToString(), "io_error: flash: " + device + ": " + why);
+}
 
 // Of another store, or of a first start that was cut off: it is formatted anew.
 TEST_F(FlashPlacesTest, DeviceIsJudgedByTheRegionsOfFlashThatAJournalIsThereFor) {

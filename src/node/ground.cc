@@ -93,6 +93,8 @@ Status OpenGround(const NodeOptions& options, const Clock& clock, Logger& log, G
   Result<FlashPlaces> places = AwaitFlashPlaces(options, clock, log);
   if (!places) return places.error();
   ground.places = std::move(*places);
+  for (const Lost& lost : LostAtReboot(options, ground.places))
+    log.Log(LogLevel::kWarning, lost.what, "; ", lost.way_out);
   if (Status status = CheckFlashQuotas(options, ground.places); !status.ok()) return status;
   if (Status status = OpenArena(options, clock, log, ground); !status.ok()) return status;
   if (!ground.places.journal_directory.empty()) {

@@ -209,7 +209,8 @@ Reloaded Node::Core::Apply(const NodeOptions& read) {
   facts_.budget_bytes_a_day = options_.flash_budget_bytes_a_day;
   for (const std::string& changed : reloaded.changed) log_->Log(LogLevel::kInfo, "reload: ", changed);
   for (const std::string& kept : reloaded.kept) log_->Log(LogLevel::kWarning, "reload: ", kept);
-  if (reloaded.changed.empty()) log_->Log(LogLevel::kInfo, "reload: nothing has changed");
+  if (reloaded.changed.empty() && reloaded.kept.empty())
+    log_->Log(LogLevel::kInfo, "reload: nothing has changed");
   return reloaded;
 }
 

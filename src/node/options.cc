@@ -412,7 +412,7 @@ Reloaded Reload(const NodeOptions& running, const NodeOptions& read) {
     if (setting.copy == nullptr) {
       if (was != is)
         reloaded.kept.push_back(
-            Text(setting.name, ": ", was, " stays until the next start; ", is, " (", from, ")"));
+            Text(setting.name, ": is ", was, " until the next start, which takes ", is, " (", from, ")"));
       continue;
     }
     setting.copy(reloaded.options, read);

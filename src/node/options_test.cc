@@ -43,6 +43,8 @@ TEST(NodeOptions, ClientsAreUsersGroupsOrAnyByNumberOrName) {
     EXPECT_EQ(status.code(), Code::kInvalid) << wrong;
     EXPECT_THAT(Message(status), HasSubstr("--clients: "));
   }
+  EXPECT_THAT(Message(SetNodeOption(options, "--clients", "clients", "user:-1")),
+              HasSubstr("user:-1 is no number from 0 to 4294967294"));
   EXPECT_TRUE(PeerRulesOf({}).own_user_only());
 }
 
@@ -404,8 +406,9 @@ TEST(NodeOptions, AReloadTakesWhatARunningNodeCanChangeAndNamesTheRest) {
   EXPECT_THAT(reloaded.changed,
               testing::ElementsAre("linger: 7us -> never (default)", "flash_admit: worth -> second-hit (d:2)",
                                    "log_level: debug -> info (default)"));
-  EXPECT_THAT(reloaded.kept, testing::ElementsAre("movers: 4 stays until the next start; 2 (d:1)",
-                                                  "journal_dir: none stays until the next start; /j (d:4)"));
+  EXPECT_THAT(reloaded.kept,
+              testing::ElementsAre("movers: is 4 until the next start, which takes 2 (d:1)",
+                                   "journal_dir: is none until the next start, which takes /j (d:4)"));
   EXPECT_EQ(reloaded.options.movers, 4u);
   EXPECT_EQ(reloaded.options.flash_admit, Admission::kSecondHit);
   EXPECT_EQ(reloaded.options.origins.at("scrub"), "d:3");

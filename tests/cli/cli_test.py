@@ -644,6 +644,7 @@ class BadInput(CliTest):
         big = os.urandom(8 << 20)
         self.assert_says(node.cistern(*put, KEYS[0], "-", stdin=big), 2, str(len(big)))
         self.assert_says(node.cistern("put", KEYS[0], "-", stdin=b""), 2, "--namespace")
+        self.assert_says(node.cistern("status", "--deadline", "0s"), 2, "--deadline is 0")
         for longer, limit in (("4294967297s", "4294967295s"), ("18446744073709551615us", "9223372036854775807us")):
             self.assert_says(node.cistern(*put, "--ttl", longer, KEYS[0], "-", stdin=b"kv"), 2, "--ttl", longer, limit)
 

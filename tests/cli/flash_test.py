@@ -459,6 +459,19 @@ class WhatOthersDoToItsFiles(FlashTest):
         self.assertIn("node ready", node.said)
         self.assertEqual([node.get(0), node.get(1)], [None, body(1)])
 
+    def test_a_journal_that_lies_in_memory_is_said_by_start_and_doctor(self) -> None:
+        journal = self.directory / "j"
+        journal.mkdir()
+        settings = self.directory / "settings.toml"
+        for number, (where, said) in enumerate(((self.disk, []), (journal, ["warning"]))):
+            settings.write_text(f'memory = "128MiB"\nmemory_dir = "{self.directory}/{number}"\n'
+                                f'flash = "{self.disk}:256MiB"\njournal_dir = "{where}"\n')
+            found = json.loads(run("cistern", "doctor", "--config", settings, "--json").stdout)["findings"]
+            self.assertEqual([one["verdict"] for one in found if one["name"] == "reboot"], said)
+        node = self.node("--flash", self.flash, "--journal-dir", journal)
+        self.assertIn(f"journal_dir: {journal}/default lies in memory", node.said)
+        self.assertEqual(self.doctor(node, "reboot"), ["warning"])
+
     def test_a_journal_directory_that_was_emptied_takes_nothing(self) -> None:
         directory = self.directory / "j"
         directory.mkdir()

@@ -177,6 +177,7 @@ class Doctor(OperateTest):
             said = run("cistern", "doctor", "--socket", silent, "--deadline", "1ms", "--json")
         [late] = findings(said)["node"]
         self.assertIn("too_late", late["value"])
+        self.assertIn("its log says what it does, or give it longer", late["value"])
         self.assertEqual(late["verdict"], "problem")
         self.assertIn("start it again", late["mend"])
         self.assertEqual(said.returncode, 1)
@@ -257,7 +258,7 @@ class Config(OperateTest):
         node = self.node()
         movers = node.setting("movers")["value"]
         said = node.reload('memory = "128MiB"\nlog_level = "debug"\nscrub = "1MiB/s"\nmovers = 9\n',
-                           "log_level: info -> debug", f"movers: {movers} stays")
+                           "log_level: info -> debug", f"movers: is {movers} until the next start, which takes 9")
         self.assertIn("scrub: 8MiB/s -> 1MiB/s", "".join(said))
         self.assertEqual(node.setting("log_level")["value"], "debug")
         self.assertEqual(node.setting("log_level")["from"], f"{node.config}:2")
@@ -265,6 +266,10 @@ class Config(OperateTest):
         # A line that is gone again means the default.
         node.reload('memory = "128MiB"\n', "log_level: debug -> info")
         self.assertEqual(node.setting("log_level")["from"], "default")
+        node.reload('memory = "128MiB"\nmovers = 9\n', "movers: is")
+        said = node.reload('memory = "128MiB"\nlog_level = "debug"\n', "log_level: info -> debug")
+        self.assertNotIn("nothing has changed", "".join(said))
+        node.reload('memory = "128MiB"\nlog_level = "debug"\n', "nothing has changed")
 
     def test_the_manual_names_each_setting_that_a_reload_changes(self) -> None:
         node = self.node()

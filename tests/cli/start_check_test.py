@@ -94,7 +94,9 @@ class WhatAStartRefuses(ProgramTest):
             ({**sealed, "etcd_certificate": file, "etcd_key": file}, f"etcd_certificate: {file}: "),
             ({"http": "192.0.2.1:9180"}, "cannot be listened at: Cannot assign requested address"),
             ({**cell, "cell_key": key, "cell_listen": "192.0.2.1:7420"},
-             "192.0.2.1:7420: Cannot assign requested address"),
+             "192.0.2.1:7420: Cannot assign requested address (EADDRNOTAVAIL); name an address of this host"),
+            ({**cell, "cell_key": key}, "as cell_listen where the others reach it by another"),
+            ({**cell, "cell_key": wide}, f"cell key: {wide} is a directory: name the file with the key"),
         ]
         for settings, text in rows:
             with self.subTest(**{name: str(value) for name, value in settings.items()}):
