@@ -104,16 +104,7 @@ Task<Result<std::vector<tier::Location>>> FlashTier::Append(std::span<const tier
   return appender_->Append(records, Appender::Purpose::kNew);
 }
 
-Task<Status> FlashTier::MakeDurable() {
-  Status status;
-  for (const auto& device : media_->devices()) {
-    if (!device->in_service()) continue;
-    const DeviceUse use(*device);
-    Status made = co_await device->MakeDurable();
-    if (!made.ok()) status = std::move(made);
-  }
-  co_return status;
-}
+Task<Status> FlashTier::MakeDurable() { co_return co_await media_->MakeDurable(); }
 
 // ---- giving back ----
 

@@ -39,6 +39,17 @@ DeviceRegions* Media::Find(const std::string& path) const {
   return nullptr;
 }
 
+Task<Status> Media::MakeDurable() {
+  Status status;
+  for (const auto& device : devices_) {
+    if (!device->in_service()) continue;
+    const DeviceUse use(*device);
+    Status made = co_await device->MakeDurable();
+    if (!made.ok()) status = std::move(made);
+  }
+  co_return status;
+}
+
 std::vector<std::uint64_t> Media::ids() const {
   std::vector<std::uint64_t> ids;
   for (const auto& device : devices_) {

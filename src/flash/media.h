@@ -55,6 +55,9 @@ class Media final {
   std::uint64_t oldest_sequence() const;
   bool any_in_service() const;
 
+  // What was written to devices in service; one that cannot goes out of service, and is told.
+  Task<Status> MakeDurable();
+
  private:
   FlashParts parts_;
   FlashOptions options_;

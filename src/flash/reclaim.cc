@@ -120,7 +120,8 @@ Task<bool> Reclaim::GiveUp(tier::TierOwner& owner, std::uint32_t number) {
     media_.log().Log(LogLevel::kWarning, "flash region ", number, ": ", read.message(),
                      "; what they name is given up");
   }
-  co_await Evacuate(owner, entries);
+  // Power lost behind the release must not take what moved: it was durable here.
+  if (co_await Evacuate(owner, entries)) (void)co_await media_.MakeDurable();
   // Records that are not in the table, or did not fit elsewhere.
   if (region.live_bytes() > 0 && !closing_) co_await owner.Lose(RangeOf(number, number + 1));
   if (region.live_bytes() > 0) {
@@ -132,7 +133,7 @@ Task<bool> Reclaim::GiveUp(tier::TierOwner& owner, std::uint32_t number) {
   co_return status.ok();
 }
 
-Task<void> Reclaim::Evacuate(tier::TierOwner& owner, std::span<const tier::TierEntry> entries) {
+Task<bool> Reclaim::Evacuate(tier::TierOwner& owner, std::span<const tier::TierEntry> entries) {
   const std::uint64_t region_bytes = media_.geometry().region_bytes;
   std::uint64_t kept_bytes = 0;
   std::vector<const tier::TierEntry*> keep;
@@ -146,6 +147,7 @@ Task<void> Reclaim::Evacuate(tier::TierOwner& owner, std::span<const tier::TierE
   // and a restart may find no more than what moved so far.
   std::ranges::reverse(keep);
   co_await MoveAll(owner, keep);
+  co_return !keep.empty();
 }
 
 Task<void> Reclaim::MoveAll(tier::TierOwner& owner, std::span<const tier::TierEntry* const> entries) {

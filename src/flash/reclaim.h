@@ -54,7 +54,8 @@ class Reclaim final {
   Task<void> Run(tier::TierOwner& owner);
   // Whether the region is free, durably.
   Task<bool> GiveUp(tier::TierOwner& owner, std::uint32_t region);
-  Task<void> Evacuate(tier::TierOwner& owner, std::span<const tier::TierEntry> entries);
+  // Whether some of it moves.
+  Task<bool> Evacuate(tier::TierOwner& owner, std::span<const tier::TierEntry> entries);
   Task<void> MoveAll(tier::TierOwner& owner, std::span<const tier::TierEntry* const> entries);
   Task<void> MoveBatch(tier::TierOwner& owner, std::span<const tier::TierEntry* const> entries,
                        std::uint64_t bytes);

@@ -273,7 +273,6 @@ Task<void> WriteBack::WriteBatches() {
       }
       break;
     }
-    context_.counters.written_down.Add(items.size());
   }
   // After a device left service, this writer's place was given to another.
   if (begun == devices_out_) --writers_;
@@ -398,6 +397,7 @@ void WriteBack::Written(BatchItem& item, tier::Location location) {
   EndWriting(item);
   const bool lives = context_.catalog.Lives(handle);
   if (!location.none()) {
+    context_.counters.written_down.Add();  // in one step with the record's location, for who counts both
     catalog::Record& r = context_.forest.record(handle.record);
     // The device may have left service in this very step, and its records are forgotten already.
     const bool there = lower_->EstimateUs(location, 1) != tier::Tier::kNever;

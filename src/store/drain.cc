@@ -43,7 +43,8 @@ Task<bool> Drain::Run(DrainOrder order) {
                    writes ? ", what memory alone has is written to flash" : "");
   memory_goes_ = order.memory_goes;
   lower_tier_goes_ = order.lower_tier_goes;
-  durable_ = !writes;
+  writes_ = writes;
+  written_durably_.reset();
   stage_ = Stage::kWrites;
   lower_records_.SetMemoryGoes(writes);
   switches_.Close(Switch::kWrites, true);
@@ -81,12 +82,15 @@ Task<bool> Drain::Run(DrainOrder order) {
   co_await namespaces_.ShowAll();
   while (GoesOn(number, order.deadline) && anyone_waits()) co_await Rest(order.deadline);
   if (number != number_) co_return false;
+  // Copies that flash gave up beside that were written once more.
+  if (writes && !durable() && GoesOn(number, order.deadline)) co_await WriteAll(number, order.deadline);
+  if (number != number_) co_return false;
   stage_ = Stage::kDrained;
-  const std::string_view why = complete()  ? "it is safe to stop the node; "
-                               : !durable_ ? "its time has passed before flash made durable what it took; "
-                               : lower_.present()
-                                   ? "its time has passed, or flash takes no more, or none of their size; "
-                                   : "it has no flash, or its time has passed; ";
+  const std::string_view why =
+      complete()                  ? "it is safe to stop the node; "
+      : !durable() && lost() == 0 ? "its time has passed before flash made durable what it took; "
+      : lower_.present()          ? "its time has passed, or flash takes no more, or none of their size; "
+                                  : "it has no flash, or its time has passed; ";
   context_.log.Log(complete() ? LogLevel::kInfo : LogLevel::kWarning, "drain: ", why,
                    order.memory_goes ? lost() : alone(), " blocks are in memory alone",
                    order.memory_goes ? "" : ", whose files stay", ", ", context_.leases.size(),
@@ -138,8 +142,9 @@ Task<void> Drain::WriteAll(std::uint64_t number, Instant deadline) {
     while (lower_records_.losing() && GoesOn(number, deadline)) co_await Rest(deadline);
     co_await CountAlone(number, deadline);
     co_await WriteDown(number, deadline);
+    const std::uint64_t written = context_.counters.written_down.value();
     const bool made = co_await MakeDurable(number, deadline);
-    if (number == number_) durable_ = made;
+    if (number == number_) written_durably_ = made ? std::optional(written) : std::nullopt;
   } while (GoesOn(number, deadline) && lower_.outs() != outs);
 }
 
@@ -200,7 +205,7 @@ Task<std::uint64_t> Drain::LookAtAll(Look look, std::uint64_t number, Instant de
   co_return alone;
 }
 
-// What a put publishes during the count may lie behind it.
+// What a put publishes during the count may lie behind it, and what is written may be in it or not.
 Task<void> Drain::CountAlone(std::uint64_t number, Instant deadline) {
   const std::uint64_t written = context_.counters.written_down.value(), gave_up = lower_records_.gave_up();
   const bool all = context_.pending.size() == 0;
@@ -209,7 +214,7 @@ Task<void> Drain::CountAlone(std::uint64_t number, Instant deadline) {
   written_then_ = written;
   gave_up_then_ = gave_up;
   counted_ = alone;
-  counted_all_ = all;
+  counted_all_ = all && context_.counters.written_down.value() == written;
 }
 
 Task<void> Drain::Rest(Instant deadline) {

@@ -77,7 +77,7 @@ class Drain final {
   // It has drained, and nothing is left to be done: no put waits, no lease is there, what memory alone has
   // may stay there, or is at other nodes, and what the lower tier took it keeps without power.
   bool complete() const {
-    return stage_ == Stage::kDrained && !anyone_waits() && lost() == 0 && durable_ && !losing();
+    return stage_ == Stage::kDrained && !anyone_waits() && lost() == 0 && durable() && !losing();
   }
 
  private:
@@ -99,6 +99,8 @@ class Drain final {
   bool GoesOn(std::uint64_t number, Instant deadline) const {
     return number == number_ && context_.clock.Now() < deadline;
   }
+  // Nothing was to be written, or all that was is there without power.
+  bool durable() const { return !writes_ || written_durably_ == context_.counters.written_down.value(); }
   bool losing() const { return memory_goes_ && lower_records_.losing(); }
   bool anyone_waits() const { return context_.leases.size() > 0 || context_.pending.size() > 0; }
 
@@ -112,11 +114,13 @@ class Drain final {
   std::uint64_t number_ = 0;  // of the last order, end or stop
   Stage stage_ = Stage::kOff;
   bool memory_goes_ = false, lower_tier_goes_ = false;
-  bool durable_ = true;  // nothing was to be written, or it is there without power
+  bool writes_ = false;
+  std::optional<std::uint64_t> written_durably_;  // records, ever
   HandOver* hand_over_ = nullptr;
   std::optional<HandedOver> handed_over_;
   std::uint64_t counted_ = 0, written_then_ = 0, gave_up_then_ = 0;
-  bool counted_all_ = false;  // no put was under way when the count began
+  bool counted_all_ =
+      false;  // no put was under way when the count began, and no record was written beside it
 };
 
 // "off", "writing", "giving", "waiting", "drained".

@@ -120,6 +120,20 @@ std::set<std::size_t> CellModel::Binding(const RealNode& node, std::size_t space
   return binding;
 }
 
+bool CellModel::Stays(std::size_t space, std::uint64_t number) const {
+  const Chain& chain = chains_.at(number);
+  if (std::ranges::any_of(chain, [&](std::uint64_t at) { return has_ttl(at); })) return false;
+  return std::ranges::none_of(drops_, [&](const Drop& drop) {
+    if (drop.space != space) return false;
+    if (drop.drop.what == CellDrop::What::kNamespace) return true;
+    if (!drop.drop.is_end()) return std::ranges::find_first_of(chain, drop.numbers) != chain.end();
+    return std::ranges::any_of(chain, [&](std::uint64_t at) {
+      const auto users = users_.find({space, at});
+      return users != users_.end() && users->second.contains(drop.drop.conversation);
+    });
+  });
+}
+
 std::string CellModel::Check(std::size_t space, std::uint64_t number, std::span<const std::byte> body,
                              const std::set<std::size_t>& binding, Instant asked) const {
   const auto version = body.size() < 8 ? versions_.size() : LoadAt<std::uint64_t>(body.data(), 0);

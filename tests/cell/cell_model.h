@@ -81,6 +81,10 @@ class CellModel final {
   std::string Check(std::size_t space, std::uint64_t number, std::span<const std::byte> body,
                     const std::set<std::size_t>& binding, Instant asked) const;
 
+  // Nothing was asked for that may take the block, and its time does not pass: it goes with its node's room
+  // alone.
+  bool Stays(std::size_t space, std::uint64_t number) const;
+
   // Numbers that were put.
   const std::set<std::uint64_t>& known(std::size_t space) const { return known_[space]; }
   const Chain& chain(std::uint64_t number) const { return chains_.at(number); }

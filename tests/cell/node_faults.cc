@@ -64,6 +64,7 @@ void NodeWorld::FailPower() {
 // The others hear nothing of it, but that nothing comes.
 void NodeWorld::FailPowerOf(RealNode& node) {
   Fault("power of one", node.host);
+  NoteDrained(node);
   for (const auto& other : nodes_) {
     if (other.get() == &node) continue;
     network_->Cut(node.host, other->host);
@@ -75,6 +76,35 @@ void NodeWorld::FailPowerOf(RealNode& node) {
   Later(random_.Chance(0.5) ? 30 * kSecond : kSecond, [this, &node] {
     if (!node.running()) Start(node);
   });
+}
+
+// What goes to others alone, and what may go by itself, is not asked for.
+void NodeWorld::NoteDrained(RealNode& node) {
+  drained_.erase(&node);
+  if (!node.awake() || !memory_goes_[&node]) return;
+  const store::Drain& drain = node.store().drain();
+  if (!drain.complete() || drain.alone() > 0) return;
+  ++kinds["power after a drain"];
+  std::vector<std::set<std::uint64_t>>& kept = drained_[&node];
+  for (std::size_t space = 0; space < specs_.size(); ++space) {
+    kept.emplace_back();
+    const std::optional<std::uint32_t> slot = node.SlotOf(names_[space]);
+    if (!slot) continue;
+    for (const std::uint64_t number : model_.known(space)) {
+      const auto look = node.store().LookAt(*slot, CellModel::KeyOf(number));
+      if (look && look->here && model_.Stays(space, number)) kept.back().insert(number);
+    }
+  }
+}
+
+void NodeWorld::CheckDrained(RealNode& node, std::size_t space, std::uint32_t slot) {
+  const auto drained = drained_.find(&node);
+  if (drained == drained_.end()) return;
+  for (const std::uint64_t number : drained->second[space]) {
+    const auto look = node.store().LookAt(slot, CellModel::KeyOf(number));
+    if (model_.Stays(space, number) && (!look || !look->here))
+      return Break(Text("P7: ", node.host, " has lost block ", number, " with its power after a drain"));
+  }
 }
 
 // By that chance. A member of another boot waits until the one before has lapsed: not too often.
@@ -90,6 +120,7 @@ void NodeWorld::DrainAnywhere(RealNode& node) {
                           .deadline = clock_.Now().PlusUs(Us(5 * kSecond))};
   order.lower_tier_goes = order.memory_goes && random_.Chance(0.5);
   Fault("drain", node.host + (order.lower_tier_goes ? " for good" : ""));
+  memory_goes_[&node] = order.memory_goes;
   node.calls().Spawn(Drain(node, order));
   const std::uint64_t process = node.member().options().process_number;
   Later(6 * kSecond, [this, &node, process] {

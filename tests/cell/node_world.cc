@@ -120,7 +120,9 @@ void NodeWorld::Start(RealNode& node) {
     CISTERN_ASSERT(attached.has_value());
     if (names_.size() == space)
       names_.push_back(NameOf("default", *node.store().NamespaceAt(attached->slot)));
+    CheckDrained(node, space, attached->slot);
   }
+  drained_.erase(&node);
 }
 
 void NodeWorld::Say(const std::string& what) {
@@ -309,7 +311,13 @@ Task<void> NodeWorld::Read(RealNode& node, std::size_t space, Chain chain, std::
 }
 
 Task<void> NodeWorld::Drain(RealNode& node, store::DrainOrder order) {
-  (void)co_await node.store().drain().Run(order);
+  const bool ended = co_await node.store().drain().Run(order);
+  if (!ended || !order.memory_goes || !random_.Chance(0.5)) co_return;
+  const std::uint64_t process = node.member().options().process_number;
+  Later(kSecond, [this, &node, process] {
+    if (quiet_ || calm_ || !node.awake() || node.member().options().process_number != process) return;
+    FailPowerOf(node);
+  });
 }
 
 Task<void> NodeWorld::TrimAt(RealNode& node, CellFloor floor) { (void)co_await node.member().Trim(floor); }

@@ -6,6 +6,7 @@
 //   strict namespace,
 // - what is here has all that stands before it,
 // - every call ends by its deadline,
+// - what a node has whose drain was told complete is there when its host's power comes back,
 // and at the end, with all ways whole again, that the cell comes together, a drop is acknowledged, each node
 // reads what another one has, and nothing is kept for calls that are no more.
 #pragma once
@@ -60,6 +61,9 @@ class NodeWorld final {
   // Of one host.
   void FailPowerOf(RealNode& node);
   void LoseMemory(RealNode& node, double chance);
+  // What its flash has to keep without power, because a drain said so; then, whether it did.
+  void NoteDrained(RealNode& node);
+  void CheckDrained(RealNode& node, std::size_t space, std::uint32_t slot);
   void DrainAnywhere(RealNode& node);
   void Stop(RealNode& node);
   void PassHours(RealNode& node);
@@ -128,9 +132,11 @@ class NodeWorld final {
   std::vector<SharedNamespace> names_;
   std::vector<std::unique_ptr<RealNode>> nodes_;
   std::string broken_;
-  bool quiet_ = false;              // nothing goes wrong any more
-  std::set<const RealNode*> dark_;  // have no power
-  bool calm_ = false;               // nor now: a restored etcd is to be noticed first
+  bool quiet_ = false;                                                       // nothing goes wrong any more
+  std::set<const RealNode*> dark_;                                           // have no power
+  std::map<const RealNode*, bool> memory_goes_;                              // in its last drain
+  std::map<const RealNode*, std::vector<std::set<std::uint64_t>>> drained_;  // blocks, by namespace
+  bool calm_ = false;  // nor now: a restored etcd is to be noticed first
   std::multimap<Instant, std::function<void()>> later_;
   CellModel model_{2};
   std::vector<std::uint64_t> conversations_;

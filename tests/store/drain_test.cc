@@ -135,6 +135,27 @@ TEST_F(DrainTest, P7WhatADrainSaysThatFlashHasIsThereWithoutPower) {
   }
 }
 
+// Of a node that has just taken them and writes each by itself: the drain counts while that goes on.
+TEST_F(DrainTest, P7BlocksOnTheirWayWhenItBeginsAreThereWithoutPower) {
+  for (std::uint64_t round = 0; round < 4; ++round) {
+    store::TestStoreOptions options = With(64 * kMiB);
+    options.store.lower.write = {.policy = WritePolicy::kThrough};
+    StartOn(options);
+    const std::uint64_t blocks = 400;
+    DelayWrites(1 + round * 5'000);
+    PutChain(0, blocks - 1, 4'096);
+    Begin(true);
+    Await();
+    ASSERT_TRUE(drain().complete());
+    End();
+    t->LosePower();
+    ASSERT_TRUE(t->recovered.ok());
+    Attach(store::OneGroup());
+    EXPECT_EQ(Match(0, blocks - 1), blocks) << "round " << round;
+    t.reset();
+  }
+}
+
 // Of two devices one takes what it is given and cannot keep it: the other gets that.
 TEST_F(DrainTest, P7DeviceThatCannotKeepWhatItTookIsNotCounted) {
   StartOn(WithTwo());
