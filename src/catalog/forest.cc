@@ -316,6 +316,7 @@ RecordId Forest::At(arena::Place place) const {
   const std::size_t unit = UnitOf(place);
   if (unit >= at_.size() || at_[unit] == 0) return kNoId;
   const RecordId id = at_[unit] - 1;
+  // It may have left the slot since, and its id may be another record's.
   return records_[id].place == place ? id : kNoId;
 }
 

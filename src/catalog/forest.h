@@ -307,7 +307,6 @@ class Forest final {
   // The record in the slot at a place; kNoId for none, and for an invalid place.
   RecordId At(arena::Place place) const;
   void SetAt(arena::Place place, RecordId record) { at_[UnitOf(place)] = record + 1; }
-  void ClearAt(arena::Place place) { at_[UnitOf(place)] = 0; }
 
  private:
   Copy TakeFolded(BlockId block);
@@ -331,7 +330,7 @@ class Forest final {
   TreeId next_tree_ = 0;
   mutable std::uint64_t looks_ = 0;
   IdTable table_;
-  LazyArray<std::uint32_t> at_;  // by unit: the record, plus one
+  LazyArray<std::uint32_t> at_;  // by unit: the last record there, plus one
   std::uint64_t serials_ = 0;
   std::uint32_t cuts_ = 1;
   std::uint32_t collecting_ = 0;

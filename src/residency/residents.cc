@@ -105,7 +105,6 @@ void Residents::Leave(catalog::RecordId record) {
     context_.slots.Unpin(r.place);
     referenced_bytes_ -= context_.slots.SlotBytes(r.place);
   }
-  context_.forest.ClearAt(r.place);
   bytes_ -= r.body_bytes;
   --count_;
   catalog::NamespaceCounters& counted = context_.catalog.counted().At(context_.forest.block(r.block).tree);
@@ -160,7 +159,6 @@ void Residents::Relocate(catalog::RecordId record, const record::SealView& seal,
   const auto entry = index_.Insert(arena::FingerprintOf(seal.incarnation(), r.group, key), FoundOf(r));
   CISTERN_ASSERT(entry);
   arena::Retire(context_.words, arena, from);
-  context_.forest.ClearAt(from);
   r.entry = static_cast<std::uint32_t>(*entry);
   r.flags |= catalog::Record::kVerified;
   context_.forest.SetAt(to, record);

@@ -305,6 +305,46 @@ TEST_F(BlockStoreTest, P6WhatWasCutOffDuringAnAcquireIsNotGranted) {
   }
 }
 
+TEST_F(BlockStoreTest, P1ASlotThatIsReadIsGivenOutWhenItsLastReaderEnds) {
+  Make();
+  PutChain(1, 1);
+  const arena::Place place = Acquire({1}, Me()).views[0].place;
+  t->movers->paused = true;
+  const catalog::BlockName name{Key(1), 0};
+  auto first = t->store->ReportBad(ns.slot, std::span(&name, 1));
+  auto second = t->store->ReportBad(ns.slot, std::span(&name, 1));
+  ASSERT_EQ(t->movers->waiting.size(), 2u);
+  ASSERT_TRUE(Drop(1).has_value());
+  const auto put = [&](std::uint64_t n) {
+    EXPECT_EQ(Put(n, {}), State::kPublished);
+    return Acquire({n}, Me()).views[0].place;
+  };
+  EXPECT_NE(put(2), place);
+  t->movers->MoveOne(0);
+  EXPECT_TRUE(t->Run(std::move(first)).ok());
+  EXPECT_NE(put(3), place);
+  EXPECT_EQ(t->slots->counts().used_slots, 3u);
+  t->movers->MoveOne(0);
+  EXPECT_TRUE(t->Run(std::move(second)).ok());
+  EXPECT_EQ(t->slots->counts().used_slots, 2u);
+  EXPECT_EQ(put(4), place);
+}
+
+TEST_F(BlockStoreTest, P5BlocksThatWereLeasedAndDroppedCountForNoLeaseAnyMore) {
+  Make();
+  constexpr std::size_t kBytes = 1u << 20;
+  for (std::uint64_t n = 0; n < 200; ++n) {
+    ASSERT_EQ(Put(n, {}, kBytes), State::kPublished);
+    const AcquireGrant grant = Acquire({n}, Me());
+    ASSERT_NE(grant.lease, 0u) << n;
+    // Who has a lease already may have a share.
+    ASSERT_NE(Acquire({n}, Me()).lease, 0u) << n;
+    ASSERT_TRUE(Drop(n).has_value());
+    t->Run(t->store->SessionEnded(Me(), true));
+    t->Tick();
+  }
+}
+
 TEST_F(BlockStoreTest, R1WhatWentAfterItWasVerifiedHasNoEntryRepaired) {
   for (int steps = 0;; ++steps) {
     Make();

@@ -144,6 +144,15 @@ class ResizeTest : public BlockStoreTest {
     return there;
   }
 
+  // Of a block that is held no longer.
+  ViewGrant View(std::uint64_t n) {
+    const AcquireGrant grant = Acquire({n}, Me());
+    EXPECT_EQ(grant.views[0].code, Code::kOk) << n;
+    EXPECT_TRUE(t->store->Release(Me(), grant.lease).ok());
+    t->Tick();
+    return grant.views[0];
+  }
+
   std::optional<TestBacking> backing;
   std::optional<TaskGroup> running;
 };
@@ -372,6 +381,90 @@ TEST_F(ResizeTest, P5ABlockThatSmallerMemoryHasNoSlotForLeavesAndTakesAlongWhatD
   EXPECT_FALSE(Here(100) || Here(101) || Here(102));
   EXPECT_EQ(There(8).size(), 8u);
   EXPECT_EQ(t->store->counters().evicted.value(), 3u);
+}
+
+// Of three headers full of single blocks; the slots of the third are then others' that are pending.
+class FilledSlot : public ResizeTest {
+ protected:
+  void SetUp() override {
+    ResizeTest::SetUp();
+    each = memory::Slots::Capacity({4096, 1}, record::RecordBytes(kBytes, 4096));
+    for (std::uint64_t n = 0; n < 3 * each; ++n) ASSERT_EQ(Put(n, {}, kBytes), State::kPublished);
+    third = View(2 * each).place;
+    ASSERT_GE(third, Boundary());
+  }
+  arena::Place Boundary() const { return t->geometry.place(2 * arena::kHeaderSpanBytes); }
+  void DropFrom(std::uint64_t first) {
+    for (std::uint64_t n = first; n < first + each; ++n) ASSERT_TRUE(Drop(n).has_value());
+  }
+  // The third header goes: of a header's worth of blocks in the first two none moves or leaves.
+  void ExpectNothingGoesWithIt(std::uint64_t first) {
+    for (std::uint64_t n = 1'000; n < 1'000 + each; ++n) ASSERT_EQ(WriteOne(Held(n)).state, State::kPending);
+    ASSERT_TRUE(t->slots->used(third));
+    std::vector<ViewGrant> views;
+    for (std::uint64_t n = first; n < first + each; ++n) {
+      views.push_back(View(n));
+      ASSERT_LT(views.back().place, Boundary());
+    }
+    t->store->resizer().Want(2);
+    for (int i = 0; i < 50; ++i) Step();
+    for (const ViewGrant& view : views) EXPECT_EQ(t->Generation(view.place), view.generation);
+    EXPECT_EQ(t->store->counters().evicted.value(), 0u);
+  }
+
+  std::uint64_t each = 0;  // blocks of a header
+  arena::Place third = 0;
+};
+
+TEST_F(FilledSlot, P5IsNotTakenForTheRecordThatMovedOutOfIt) {
+  DropFrom(0);
+  Resize(2);
+  Resize(kHeaders);
+  ExpectNothingGoesWithIt(2 * each);
+}
+
+// Its number is another record's by then.
+TEST_F(FilledSlot, P5IsNotTakenForTheRecordThatLeftIt) {
+  DropFrom(0);
+  DropFrom(2 * each);
+  for (std::uint64_t n = 3 * each; n < 4 * each; ++n) ASSERT_EQ(Put(n, {}, kBytes), State::kPublished);
+  ExpectNothingGoesWithIt(3 * each);
+}
+
+TEST_F(FilledSlot, P5WhatMovedOnceMovesAgain) {
+  DropFrom(each);
+  Resize(2);
+  DropFrom(0);
+  Resize(1);
+  for (std::uint64_t n = 2 * each; n < 3 * each; ++n) EXPECT_TRUE(Exact(n, kBytes)) << n;
+  EXPECT_EQ(t->store->counters().evicted.value(), 0u);
+}
+
+// In buckets of the index that have free places before theirs.
+TEST_F(ResizeTest, R9WhatMovedLeavesTheIndexWithItsOwnEntryAlone) {
+  constexpr std::uint64_t kSmall = 4096, kAll = 14'000;
+  std::vector<BlockKey> some, rest;
+  for (std::uint64_t n = 0; n < kAll; ++n) {
+    ASSERT_EQ(Put(n, {}, kSmall), State::kPublished);
+    (n % 8 < 7 ? some : rest).push_back(Key(n));
+  }
+  ASSERT_EQ(t->store->counters().evicted.value(), 0u);
+  ASSERT_TRUE(t->Run(t->store->Drop(ns.slot, some)).has_value());
+  t->Tick();
+  ASSERT_GE(View(kAll - 1).place, t->geometry.place(arena::kHeaderSpanBytes)) << "it moves";
+  Resize(1);
+  const auto entries = [&] {
+    std::uint64_t count = 0;
+    for (std::uint64_t i = 0; i < t->index.entry_count(); ++i)
+      count += t->index.entry(i)->fingerprint[0] != 0;
+    return count;
+  };
+  EXPECT_EQ(entries(), rest.size());
+  std::vector<BlockKey> half(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(rest.size() / 2));
+  ASSERT_TRUE(t->Run(t->store->Drop(ns.slot, half)).has_value());
+  t->Tick();
+  EXPECT_EQ(entries(), rest.size() - half.size());
+  for (std::uint64_t n = 7; n < kAll; n += 8) EXPECT_EQ(Here(n), n / 8 >= half.size()) << n;
 }
 
 // Of a node that is killed at any time while memory shrinks, then grows.

@@ -240,6 +240,45 @@ TEST_F(PartialFetchTest, P5PartialCopiesTakeAnEighthOfMemoryAtMostAndLeaveItForA
   ExpectExact(leased, 0, {3, 1});
 }
 
+// All the rest of memory is leased, and the segment too when it has come.
+TEST_F(PartialFetchTest, P5APutThatWaitedForASegmentOnItsWayIsBusyOnceItCame) {
+  store::TestStoreOptions options = With(Promotion::kSecondHit);
+  options.store.max_blocks = 0;
+  flash::FlashOptions flash;
+  flash.region_bytes = 2u << 20;
+  flash.devices.push_back({"flash0", 256u << 20});
+  options.tier = OnFlash(flash);
+  Make(options);
+  std::vector<catalog::BlockName> names;
+  for (std::uint64_t n = 0; n == 0 || Here(0); ++n) {
+    ASSERT_LT(n, 1'000u);
+    ASSERT_EQ(Put(n, std::nullopt, kBlock), store::State::kPublished);
+    t->Settle();
+    names.push_back({store::Key(n), 0});
+  }
+  t->movers->paused = true;
+  auto segment = Ask(0, {0, 1});
+  for (int turns = 0; t->movers->waiting.empty(); ++turns) {
+    ASSERT_LT(turns, 10'000);
+    t->loop->Turn();
+  }
+  std::erase_if(names,
+                [&](const catalog::BlockName& name) { return !t->Read(ns.slot, name.key).has_value(); });
+  const auto rest = t->Run(t->store->Acquire(Me(2), ns.slot, names, kLeaseUs, Soon()));
+  ASSERT_TRUE(rest.has_value() && rest->lease != 0);
+  auto put = t->store->Write(Me(3), ns.slot, {Part(5'000, std::nullopt, kBlock)}, Soon());
+  const auto run = [&] {
+    while (t->loop->executor().has_ready()) t->loop->executor().RunReady(1);
+  };
+  run();
+  ASSERT_FALSE(put.done());
+  t->movers->paused = false;
+  t->movers->MoveOne(0);
+  run();
+  ASSERT_TRUE(segment.done() && put.done()) << "no time went by";
+  EXPECT_EQ(put.Take()[0].status.code(), Code::kBusy);
+}
+
 TEST_F(PartialFetchTest, P5PassagesOfAnotherSizeKeepNoPutOut) {
   constexpr std::uint64_t kBytes = kSegment + 4 * kKiB, kCount = 160;
   store::TestStoreOptions options = With(Promotion::kSecondHit);
