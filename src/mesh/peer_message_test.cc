@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/codec.h"
 #include "base/random.h"
 #include "mesh/breaker.h"
 #include "mesh/peer_table.h"
@@ -171,6 +172,24 @@ TEST(PeerMessageTest, HandOverSaysWhatItSaid) {
   EXPECT_EQ(DecodeRoomNotice(std::span(all).first(8 + 1)), room);
   const OfferReply reply{.history = 5, .here = 3, .refusal = OfferReply::Refusal::kNoRoom, .had = 2};
   EXPECT_EQ(DecodeOfferReply(Encode(reply)), reply);
+}
+
+TEST(PeerMessageTest, FieldsThatALaterVersionHasBehindAHandOverAreSkipped) {
+  const auto more = [](std::vector<std::byte> bytes) {
+    bytes.resize(bytes.size() + 9, std::byte{0xff});
+    return bytes;
+  };
+  const RoomNotice room{.memory_bytes = 5, .role = Role::kStore, .free_bytes = 3, .release = "9.0"};
+  EXPECT_EQ(DecodeRoomNotice(more(Encode(room))), room);
+  const OfferReply reply{.history = 5, .here = 3, .had = 2};
+  EXPECT_EQ(DecodeOfferReply(more(Encode(reply))), reply);
+  // Behind the names, of which it says that there are none.
+  Offer offer = SomeOffer();
+  std::vector<std::byte> bytes = Encode(offer);
+  Encoder(bytes).U64(0);
+  EXPECT_EQ(DecodeOffer(more(bytes)), offer);
+  offer.names = {"production"};
+  EXPECT_EQ(DecodeOffer(more(Encode(offer))), offer);
 }
 
 TEST(PeerMessageTest, OfferOfNothingOrWithoutAgesIsRefused) {

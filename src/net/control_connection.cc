@@ -20,6 +20,11 @@ constexpr std::size_t kMaxName = 255;
 constexpr std::size_t kMaxHelloBytes = 1024;
 constexpr std::size_t kShownBytes = 1024;  // of the other side's message
 
+// One of a later version is no answer that this side could act on.
+Code CodeSaid(std::uint8_t code) {
+  return code > static_cast<std::uint8_t>(kLastCode) ? Code::kMismatch : static_cast<Code>(code);
+}
+
 std::vector<std::byte> Encode(const Hello& hello) {
   std::vector<std::byte> payload;
   Encoder out(payload);
@@ -234,10 +239,7 @@ Status ControlConnection::Handle(const FrameHead& head, std::vector<std::byte> p
       const auto asked = asked_.find(head.id);
       // Its deadline came first, or an answer before this one.
       if (asked == asked_.end() || asked->second->answered.is_set()) return Status();
-      const auto code = static_cast<Code>(head.code);
-      if (code > kLastCode)
-        return Status(Code::kGone,
-                      Text(stream_->peer(), ": answered with code ", static_cast<int>(head.code)));
+      const Code code = CodeSaid(head.code);
       if (code == Code::kOk) {
         asked->second->payload = std::move(payload);
       } else {

@@ -4,7 +4,8 @@
 // second that the other one, or the way there or back, is gone. Blocks travel on rails (net/rail.h).
 //
 // What a message is about is a type and bytes to it. A question of a type that the other side does not know
-// is answered with kMismatch, a notice of such a type is skipped: so members of neighbouring versions talk.
+// is answered with kMismatch, a notice of such a type is skipped, and an answer with a code that this side
+// does not know is taken for kMismatch: so members of neighbouring versions talk.
 #pragma once
 
 #include <cstdint>

@@ -125,26 +125,26 @@ class ControlConnectionTest : public ::testing::Test {
     head.Store(out.data() + at);
     Encoder(out).Bytes(std::as_bytes(std::span(payload)));
   }
-  static std::vector<std::byte> HelloOfALiar() {
+  static std::vector<std::byte> HelloOfALiar(std::uint16_t highest = 1, std::string_view behind = {}) {
     std::vector<std::byte> hello;
     Encoder out(hello);
     out.U32(0x4f4c4843);
     out.U16(1);
-    out.U16(1);
+    out.U16(highest);
     out.U64(7);
     out.String("liar");
+    out.Bytes(std::as_bytes(std::span(behind)));
     std::vector<std::byte> bytes;
     AppendFrame(bytes, {.kind = FrameKind::kHello},
                 std::string_view(reinterpret_cast<const char*>(hello.data()), hello.size()));
     return bytes;
   }
   // far_ anew, to a stream that has said its hello and says from now on what it likes.
-  std::unique_ptr<Stream> OpenToLiar() {
+  std::unique_ptr<Stream> OpenToLiar(const std::vector<std::byte>& bytes = HelloOfALiar()) {
     pair_.Connect();
     std::unique_ptr<Stream> raw = std::move(pair_.near);
     auto opening = ControlConnection::Open(executor(), std::make_unique<AheadStream>(std::move(pair_.far)),
                                            Named("bb"), there_, pair_.After(1'000'000));
-    const std::vector<std::byte> bytes = HelloOfALiar();
     EXPECT_TRUE(pair_.loop->BlockOn(SendAll(executor(), *raw, bytes, pair_.After(1'000'000))).ok());
     auto opened = pair_.loop->BlockOn(std::move(opening));
     EXPECT_TRUE(opened.has_value());
@@ -201,6 +201,13 @@ TEST_F(ControlConnectionTest, NoCommonVersionIsNamedOnBothSides) {
   pair_.Connect();
   auto strange = OpenBoth(Named("a", 1, 2), Named("b\x1b[2J", 3, 4));
   EXPECT_THAT(std::string(strange.first.error().message()), HasSubstr("member b?[2J at"));
+}
+
+TEST_F(ControlConnectionTest, FieldsThatALaterVersionHasBehindItsHelloAreSkipped) {
+  const std::unique_ptr<Stream> later = OpenToLiar(HelloOfALiar(3, "what it has beside"));
+  EXPECT_EQ(far_->other().member, "liar");
+  EXPECT_EQ(far_->other().highest_version, 3);
+  EXPECT_EQ(far_->version(), 1);
 }
 
 TEST_F(ControlConnectionTest, QuestionsAreAnsweredInAnyOrder) {
@@ -482,6 +489,21 @@ TEST_F(ControlConnectionTest, WhatTheOtherSideSaysOfAnErrorIsShownAsShortText) {
   ASSERT_FALSE(answer.has_value());
   EXPECT_THAT(std::string(answer.error().message()), HasSubstr("a?[2Jbbb"));
   EXPECT_LT(answer.error().message().size(), 2'000u);
+}
+
+TEST_F(ControlConnectionTest, AnswerWithACodeOfALaterVersionIsAMismatchAndEndsNothing) {
+  const std::unique_ptr<Stream> liar = OpenToLiar();
+  auto first = far_->Ask(1, {}, pair_.After(1'000'000));
+  auto second = far_->Ask(1, {}, pair_.After(1'000'000));
+  std::vector<std::byte> bytes;
+  AppendFrame(bytes, {.kind = FrameKind::kAnswer, .code = 200, .id = 1}, "a reason of then");
+  AppendFrame(bytes, {.kind = FrameKind::kAnswer, .id = 2}, "here");
+  EXPECT_TRUE(pair_.loop->BlockOn(SendAll(executor(), *liar, bytes, pair_.After(1'000'000))).ok());
+  const auto answer = pair_.loop->BlockOn(std::move(first));
+  ASSERT_FALSE(answer.has_value());
+  EXPECT_EQ(answer.error().code(), Code::kMismatch);
+  EXPECT_THAT(std::string(answer.error().message()), HasSubstr("a reason of then"));
+  EXPECT_EQ(*pair_.loop->BlockOn(std::move(second)), BytesOf("here"));
 }
 
 TEST_F(ControlConnectionTest, WhoIsNotTakenTheAnswerThatHeIsBusyIsGone) {

@@ -190,11 +190,13 @@ Task<Status> RailReader::ReceiveItem(Batch& batch, std::uint32_t item) {
   std::array<std::byte, RailItemHead::kBytes> bytes;
   if (Status status = co_await Take(&batch, bytes); !status.ok()) co_return status;
   const RailItemHead head = RailItemHead::Load(bytes.data());
-  const auto code = static_cast<Code>(head.code);
+  // A reason of a later release is a reason.
+  const auto code =
+      head.code > static_cast<std::uint8_t>(kLastCode) ? Code::kMismatch : static_cast<Code>(head.code);
   const bool refused = code != Code::kOk;
   const bool no_place = head.placed > 1 || (head.placed == 1 && (refused || fabric_ == nullptr));
-  if (code > kLastCode || no_place || head.head_bytes > RailLimits::kHeadBytes ||
-      head.body_bytes > RailLimits::kBodyBytes || (refused && (head.head_bytes > 0 || head.body_bytes > 0))) {
+  if (no_place || head.head_bytes > RailLimits::kHeadBytes || head.body_bytes > RailLimits::kBodyBytes ||
+      (refused && (head.head_bytes > 0 || head.body_bytes > 0))) {
     co_return Status(Code::kGone, Text(stream_->peer(), ": answered with code ", static_cast<int>(head.code),
                                        ", ", head.head_bytes, " bytes of head and ", head.body_bytes,
                                        " of body, which no answer has"));

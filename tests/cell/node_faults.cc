@@ -17,7 +17,8 @@ void NodeWorld::ActOnMembers() {
   RealNode& node = AnyNode();
   if (!node.running()) return Start(node);
   if (random_.Chance(often_.power)) return FailPower();
-  if (random_.Chance(0.01)) return PassHours(node);
+  if (random_.Chance(0.02)) return PassHours(node);
+  if (random_.Chance(often_.releases)) return ChangeRelease(node);
   if (node.stopped()) {
     if (random_.Chance(0.3)) return Kill(node);
     return Stop(AnyNode());
@@ -155,6 +156,30 @@ void NodeWorld::Clone(RealNode& node) {
   Start(*nodes_.back());
 }
 
+// An upgrade that goes wrong is taken back, or is done for the others too.
+void NodeWorld::ChangeRelease(RealNode& node) {
+  constexpr NodeRelease kAll[] = {NodeRelease::kEarlier, NodeRelease::kThis, NodeRelease::kLater,
+                                  NodeRelease::kApart};
+  const NodeRelease next = kAll[random_.Below(random_.Chance(0.5) ? 4 : 3)];
+  if (next == node.release) return;
+  const bool up = next > node.release;
+  Fault(next == NodeRelease::kApart ? "too new" : up ? "upgrade" : "downgrade", node.host);
+  node.Kill();
+  LoseMemory(node, 0.1);
+  node.release = next;
+  Later(kSecond, [this, &node] {
+    if (!node.running()) Start(node);
+  });
+  if (next != NodeRelease::kApart) return;
+  Later(30 * kSecond, [this, &node] {
+    if (node.release != NodeRelease::kApart) return;
+    Say("back at this release: " + node.host);
+    node.Kill();
+    node.release = NodeRelease::kThis;
+    Start(node);
+  });
+}
+
 // A node is away from before some drops until they are trimmed, or ends alone are. The hours themselves are
 // a moment for all: they do not run, and find that their memberships have lapsed.
 void NodeWorld::PassHours(RealNode& node) {
@@ -192,7 +217,7 @@ void NodeWorld::Kill(RealNode& node) {
 
 void NodeWorld::ActOnEtcd() {
   const std::int64_t long_us = random_.Chance(0.3) ? 20 * kSecond : 2 * kSecond;
-  switch (random_.Below(12)) {
+  switch (random_.Below(13)) {
     case 0:
       Fault("etcd silent", "");
       etcd_->FallSilent();
@@ -227,7 +252,7 @@ void NodeWorld::ActOnEtcd() {
       break;
     }
     case 7:
-      if (!random_.Chance(0.3)) break;
+      if (!random_.Chance(0.6)) break;
       Fault("leases lost", "");
       etcd_->LoseLeases();
       leases_broken_until_ = clock_.Now().PlusUs(CellLimits::kLeaseS * kSecond);
@@ -240,6 +265,45 @@ void NodeWorld::ActOnEtcd() {
     case 9:
     case 10: backups_.push_back({etcd_->TakeBackup(), etcd_->header().revision}); break;
     case 11: RestoreEtcd(); break;
+    case 12:
+      if (random_.Chance(0.4)) DropUnreadably();
+      break;
+  }
+}
+
+// As a member of a later release would whose batches are others.
+void NodeWorld::DropUnreadably() {
+  Unreadable made;
+  for (std::size_t space = 0; space < specs_.size(); ++space) {
+    made.drops.push_back(
+        model_.Ask({.drop = {.what = CellDrop::What::kNamespace, .name = names_[space]}, .space = space}));
+    ++drops;
+  }
+  const std::string key = CellKeys("/cistern/").Drops() + CellKeys::BatchName(random_.Next(), 1);
+  etcd::Transaction write;
+  write.then.push_back({.keys = {key, ""}, .value = "of a later release"});
+  const std::unique_ptr<etcd::Etcd> writer = etcd_->Client("writer");
+  const auto answer = loops_.BlockOn(writer->Commit(std::move(write), clock_.Now().PlusUs(kSecond)));
+  Fault("unreadable drop", answer ? "" : "perhaps");
+  if (!answer) return;
+  made.batch = {answer->header.revision, BatchHash(key)};
+  unreadable_.push_back(std::move(made));
+}
+
+// As DropWriter does of what its member wrote.
+void NodeWorld::AcknowledgeUnreadable() {
+  for (RealNode* node : Running()) {
+    if (!node->awake() || !node->member().joined()) continue;
+    const CellState& state = node->member().state();
+    std::erase_if(unreadable_, [&](const Unreadable& one) {
+      const std::int64_t revision = one.batch.revision;
+      if (!state.known.Has(one.batch) || state.seen < revision || state.applied < revision ||
+          !AcknowledgedBy(state.view, state.heard, state.known, state.history, one.batch).complete())
+        return false;
+      for (const std::size_t which : one.drops)
+        Acknowledge(which, *node, {.history = state.history, .revision = revision});
+      return true;
+    });
   }
 }
 

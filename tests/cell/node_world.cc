@@ -51,7 +51,8 @@ NodeWorld::NodeWorld(std::uint64_t seed, bool trace)
             .etcd = random_.Unit() * 0.15,
             .network = random_.Unit() * 0.15,
             .drops = random_.Unit() * 0.6,
-            .ttl = random_.Chance(0.2) ? 0.8 : 0.1};
+            .ttl = random_.Chance(0.2) ? 0.8 : 0.1,
+            .releases = random_.Chance(0.5) ? 0.3 : 0};
   pace_us_ = random_.Chance(0.3) ? 3'000 : 30'000;
   specs_ = {SpecOf("plain", false), SpecOf("strict", true)};
   const std::uint64_t members = random_.Between(2, 5);
@@ -68,6 +69,8 @@ NodeWorld::NodeWorld(std::uint64_t seed, bool trace)
     nodes_.push_back(std::make_unique<RealNode>(std::string(1, static_cast<char>('a' + i)), options, clock_,
                                                 random_.Next()));
     if (random_.Chance(0.5)) nodes_.back()->clock.SetAhead(Us(10'000 * kSecond));
+    if (often_.releases > 0)
+      nodes_.back()->release = random_.Chance(0.5) ? NodeRelease::kEarlier : NodeRelease::kLater;
     if (device_us == 0) continue;
     nodes_.back()->disk.set_time([this, device_us](const io::IoRequest&, const std::string&, Instant now) {
       return now.PlusUs(5 + Us(device_us));
@@ -130,6 +133,7 @@ void NodeWorld::Say(const std::string& what) {
 }
 
 void NodeWorld::Fault(std::string_view kind, const std::string& where) {
+  CISTERN_ASSERT(std::ranges::find(kKinds, kind) != std::end(kKinds));
   ++faults;
   ++kinds[std::string(kind)];
   Say(Text(kind, where.empty() ? "" : " ", where));
@@ -152,6 +156,7 @@ std::string NodeWorld::Run() {
 }
 
 void NodeWorld::Act() {
+  AcknowledgeUnreadable();
   RealNode& node = AnyNode();
   if (node.awake()) {
     for (std::size_t space = 0; space < specs_.size(); ++space) {
@@ -421,97 +426,6 @@ void NodeWorld::CheckCalls() {
     if (!one.ended && one.node != nullptr && one.node->awake() &&
         one.node->member().options().process_number == one.process)
       CheckTime(*one.node, one.deadline, Text("drop ", which, ", which has not,"));
-  }
-}
-
-// All ways, and every node runs.
-void NodeWorld::MakeWhole() {
-  for (const auto& [when, call] : std::exchange(later_, {})) call();
-  for (const auto& node : nodes_) {
-    if (!node->running()) Start(*node);
-  }
-  for (const auto& node : nodes_) {
-    for (const auto& other : nodes_) {
-      network_->Heal(node->host, other->host);
-      network_->Flip(node->host, other->host, 0);
-    }
-    etcd_->Heal(node->host);
-  }
-  etcd_->Wake();
-  etcd_->SetFull(false);
-  for (const auto& node : nodes_) {
-    if (node->stopped()) node->GoOn();
-    loops_.BlockOn(node->store().drain().End());
-  }
-}
-
-void NodeWorld::ComeTogether() {
-  quiet_ = true;
-  MakeWhole();
-  etcd_->SetChances({});
-  std::set<std::string> ids;
-  for (const auto& node : nodes_) {
-    if (!ids.insert(node->id).second) node->Kill();  // a clone
-  }
-  Pass(CellLimits::kKeepAliveUs + kSecond);
-  for (RealNode* node : Running()) {
-    // Whom a clone beside it has ended, a person starts again.
-    if (node->member().ended()) node->Kill(), Start(*node);
-  }
-  const std::vector<RealNode*> nodes = Running();
-  const Instant until = clock_.Now().PlusUs(90 * kSecond);
-  for (;;) {
-    const auto out = std::ranges::find_if(nodes, [](const auto& node) { return !node->member().joined(); });
-    if (out == nodes.end()) break;
-    if (!broken_.empty()) return;
-    if (clock_.Now() > until)
-      return Break(Text((*out)->host, " has not joined within 90 s: ", (*out)->member().why().message()));
-    Pass(kSecond / 10);
-  }
-  for (RealNode* node : nodes) {
-    const std::size_t which = model_.Ask(
-        {.drop = {.what = CellDrop::What::kKeys, .name = names_[kPlain], .keys = {CellModel::KeyOf(1)}},
-         .numbers = {1},
-         .deadline = clock_.Now().PlusUs(40 * kSecond)});
-    node->calls().Spawn(DropAt(*node, which, DropWait::kApplied));
-    while (!model_.drop(which).ended && broken_.empty()) Pass(kSecond / 10);
-    if (!model_.drop(which).acknowledged)
-      Break(Text("a drop at ", node->host, " was not acknowledged in a quiet cell"));
-    Look(*node);
-  }
-  if (broken_.empty() && !AllReadWhatOneHas()) return;
-  // Leases of a second, and what others were to have.
-  Pass(10 * kSecond);
-  for (RealNode* node : nodes) {
-    const store::BlockStore::Occupancy kept = node->store().occupancy();
-    const PeerReader& reader = node->sharing().reader();
-    if (kept.leases + kept.pending + reader.landing_bytes() + reader.transfers() > 0)
-      Break(Text(node->host, " keeps ", kept.leases, " leases, ", kept.pending, " puts, ", reader.transfers(),
-                 " transfers and ", reader.landing_bytes(), " bytes for nobody"));
-  }
-}
-
-bool NodeWorld::AllReadWhatOneHas() {
-  const std::vector<RealNode*> nodes = Running();
-  RealNode& first = *nodes.front();
-  for (RealNode* node : nodes) loops_.BlockOn(Attach(*node, kPlain));
-  Pass(kSecond);
-  for (int tries = 0;; ++tries) {
-    const Chain chain = NewChain(++last_conversation_, 4);
-    loops_.BlockOn(Put(first, kPlain, chain, 0));
-    Pass(kSecond);  // the others hear of it
-    std::size_t readers = 0;
-    for (RealNode* node : nodes) {
-      const std::uint64_t before = hits;
-      loops_.BlockOn(Read(*node, kPlain, chain, 0));
-      readers += hits - before == chain.size() ? 1 : 0;
-    }
-    if (readers == nodes.size()) return true;
-    if (!broken_.empty()) return false;
-    if (tries == 60) {
-      Break(Text("only ", readers, " of ", nodes.size(), " read what ", first.host, " has within a minute"));
-      return false;
-    }
   }
 }
 

@@ -8,7 +8,9 @@
 // - every call ends by its deadline,
 // - what a node has whose drain was told complete is there when its host's power comes back,
 // and at the end, with all ways whole again, that the cell comes together, a drop is acknowledged, each node
-// reads what another one has, and nothing is kept for calls that are no more.
+// is connected to each and reads what another one has, and nothing is kept for calls that are no more. There
+// members without a version in common say so of each other, no drop is acknowledged as long as they are, and
+// each serves its own clients and the members that it has one with.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +20,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cell_model.h"
@@ -35,6 +38,36 @@ class NodeWorld final {
   // Empty, or what was broken.
   std::string Run();
 
+  // Of faults; each is at least so large a part of them.
+  static constexpr std::string_view kKinds[] = {"clock set",
+                                                "clone",
+                                                "cut",
+                                                "cut off",
+                                                "downgrade",
+                                                "drain",
+                                                "etcd compacted",
+                                                "etcd cut",
+                                                "etcd full",
+                                                "etcd restored",
+                                                "etcd silent",
+                                                "etcd stopped",
+                                                "flips",
+                                                "hours",
+                                                "kill",
+                                                "leases lost",
+                                                "power",
+                                                "power of one",
+                                                "reset",
+                                                "stop",
+                                                "stranger",
+                                                "too new",
+                                                "trim",
+                                                "unreadable drop",
+                                                "upgrade",
+                                                "watches cancelled",
+                                                "watches silent"};
+  static constexpr double kShare = 0.005;
+
   std::uint64_t faults = 0, drops = 0, acknowledged = 0, hits = 0, peer_blocks = 0;
   std::map<std::string, std::uint64_t, std::less<>> kinds;  // of faults, and how often each was
 
@@ -44,6 +77,7 @@ class NodeWorld final {
   struct Often {
     double members = 0, power = 0, etcd = 0, network = 0, drops = 0;  // of `members`, `power` are all hosts'
     double ttl = 0;                                                   // of a put
+    double releases = 0;                                              // of `members`
   };
   static constexpr std::int64_t kSecond = 1'000'000;
   static constexpr std::size_t kPlain = 0, kStrict = 1;
@@ -68,9 +102,13 @@ class NodeWorld final {
   void Stop(RealNode& node);
   void PassHours(RealNode& node);
   void Clone(RealNode& node);
+  void ChangeRelease(RealNode& node);
   void Kill(RealNode& node);
   void ActOnEtcd();
   void RestoreEtcd();
+  // All that is there, as far as members can tell.
+  void DropUnreadably();
+  void AcknowledgeUnreadable();
   std::uint64_t HistoryInEtcd();
   void ActOnNetwork();
   // A stranger's bytes where members listen.
@@ -109,7 +147,13 @@ class NodeWorld final {
   void CheckCalls();
   void MakeWhole();
   void ComeTogether();
-  bool AllReadWhatOneHas();
+  bool AllJoin();
+  bool AllReadWhatOneHas(const std::vector<RealNode*>& nodes);
+  // Those of a release without a version in common with the others.
+  void CheckApart();
+  bool AreApart(RealNode& one, RealNode& other);
+  void CheckConnections(const std::vector<RealNode*>& nodes);
+  void CheckKept(std::vector<RealNode*> nodes);
 
   Random random_;
   const bool trace_;
@@ -148,6 +192,11 @@ class NodeWorld final {
     std::int64_t revision = 0;
   };
   std::vector<EtcdBackup> backups_;
+  struct Unreadable {
+    BatchMark batch;
+    std::vector<std::size_t> drops;  // of the model's, one a namespace
+  };
+  std::vector<Unreadable> unreadable_;  // that are not acknowledged yet
 };
 
 }  // namespace cistern::mesh

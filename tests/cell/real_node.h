@@ -31,6 +31,7 @@
 #include "mesh/store_keeper.h"
 #include "mesh/test_served.h"
 #include "net/simulated_network.h"
+#include "other_release.h"
 #include "process_loops.h"
 #include "store/drain.h"
 #include "store/test_store.h"
@@ -81,6 +82,7 @@ class RealNode final {
   RealNode(const std::string& name, const RealNode& original, bool beside, std::uint64_t seed)
       : RealNode(name, original.id, original.options_, original.clock, seed) {
     disk.BecomeCopyOf(original.disk);
+    release = original.release;
     if (beside) boot_ = original.boot_;
   }
   RealNode(const RealNode&) = delete;
@@ -181,6 +183,7 @@ class RealNode final {
   const std::string host, id;
   io::SimulatedDisk disk;
   HostClock clock;
+  NodeRelease release = NodeRelease::kThis;  // of its program, from the next start on
 
  private:
   RealNode(std::string host_in, std::string id_in, const RealNodeOptions& options, const HostClock& on,
@@ -244,8 +247,8 @@ class RealNode final {
           recovered(on.loops.BlockOn(store->Recover())),
           names(executor(), *store, "default"),
           local(executor(), *store, names),
-          client(on.etcd.Client(of.host, executor())),
-          network(on.network.Host(of.host, executor())),
+          client(EtcdOf(of.release, on.etcd.Client(of.host, executor()))),
+          network(NetworkOf(of.release, on.network.Host(of.host, executor()), on.random.Next())),
           member(StartMember()),
           rails(*network, member->links()),
           keeper(executor(), *store, catalog::Caller{1u << 20, store::kSourceOwner}),

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // A storm's program: PROGRAM [--faults N] [--first S | --seed S] [--seconds T] [--json] [--trace]: worlds of
 // the seeds from S on, until N faults were seen or T seconds have passed. Exits 1 where a promise is broken
-// and names the seed.
+// and names the seed, and where a kind of fault was seen too seldom.
 #pragma once
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -83,6 +85,27 @@ inline std::string KindsText(const std::map<std::string, std::uint64_t, std::les
   return text;
 }
 
+// What is hardly ever tried proves little: of a world's kinds each has `World::kShare` of all faults, less
+// what a count of that size may lack by chance.
+template <class World>
+bool EveryKindHasItsShare(const std::map<std::string, std::uint64_t, std::less<>>& kinds,
+                          std::uint64_t faults) {
+  if (faults < 10'000) return true;
+  const double expected = World::kShare * static_cast<double>(faults);
+  const double least = expected - std::max(3 * std::sqrt(expected), expected / 3);
+  bool good = true;
+  for (const std::string_view kind : World::kKinds) {
+    const auto seen = kinds.find(kind);
+    const std::uint64_t times = seen == kinds.end() ? 0 : seen->second;
+    if (static_cast<double>(times) >= least) continue;
+    std::fprintf(stderr, "FAILED: %s has been %llu of %llu faults, and has to be %.1f %%\n",
+                 std::string(kind).c_str(), static_cast<unsigned long long>(times),
+                 static_cast<unsigned long long>(faults), 100 * World::kShare);
+    good = false;
+  }
+  return good;
+}
+
 template <class World>
 int RunStorm(int count, char** words, const char* program, const StormCount<World> (&counts)[2]) {
   StormArguments arguments;
@@ -132,6 +155,7 @@ int RunStorm(int count, char** words, const char* program, const StormCount<Worl
         worlds, faults, drops, acknowledged, first, counts[0].text, second, counts[1].text, passed());
     if (!kinds.empty()) std::printf("%s\n", KindsText(kinds, "").c_str());
   }
+  if constexpr (requires { World::kKinds; }) return EveryKindHasItsShare<World>(kinds, faults) ? 0 : 1;
   return 0;
 }
 
