@@ -119,8 +119,7 @@ class Drain final {
   HandOver* hand_over_ = nullptr;
   std::optional<HandedOver> handed_over_;
   std::uint64_t counted_ = 0, written_then_ = 0, gave_up_then_ = 0;
-  bool counted_all_ =
-      false;  // no put was under way when the count began, and no record was written beside it
+  bool counted_all_ = false;  // nothing was published or written beside the count
 };
 
 // "off", "writing", "giving", "waiting", "drained".
