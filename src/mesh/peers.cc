@@ -302,12 +302,13 @@ std::string Peers::WhyApart(const std::string& id) const {
     return Text(stood, "it cannot be reached at ", address,
                 ", its cell_address: ", why ? dialed->second.message() : std::string_view("no answer yet"));
   }
-  // It knows the way.
-  if (!stood.empty()) return Text(stood, "it is to connect anew to this node at ", own->second.address);
   const Status& refused = refused_.ok() ? listener_->refused() : refused_;
+  const std::string last =
+      refused.ok() ? std::string() : Text("; the last one that came: ", refused.message());
+  // It knows the way.
+  if (!stood.empty()) return Text(stood, "it is to connect anew to this node at ", own->second.address, last);
   return Text("it is to connect to this node at ", own->second.address,
-              " (cell_address), and no connection of it stands",
-              refused.ok() ? std::string() : Text("; the last one that came: ", refused.message()),
+              " (cell_address), and no connection of it stands", last,
               ": is that address, and the port behind it, reachable from ", address, "?");
 }
 

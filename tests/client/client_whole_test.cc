@@ -241,7 +241,7 @@ TEST_F(Whole, BadArgumentsAreNamedWithTheirLimit) {
   for (const std::uint64_t bytes : {UINT64_MAX, UINT64_MAX - 62, UINT64_MAX - 63, std::uint64_t{1} << 63}) {
     const Result<Staging> none = store.AllocateStaging(bytes);
     ASSERT_FALSE(none.has_value()) << bytes;
-    EXPECT_EQ(none.error().code(), Code::kBusy) << none.error().ToString();
+    EXPECT_EQ(none.error().code(), Code::kInvalid) << none.error().ToString();
   }
   BlockWrite write{.key = key, .group = 1, .data = std::as_bytes(one)};
   says(store.Write(ns, std::span(&write, 1)).Wait(), "group 1 of 1");
