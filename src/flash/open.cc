@@ -488,8 +488,7 @@ Task<Status> DeviceOpener::BringBack(std::string path) {
   (void)device.device().CloseFile();
   auto probe = co_await Probe(at);
   status = probe ? CheckProbe(at, *probe) : probe.error();
-  if (status.ok()) status = probe->left_out;
-  if (status.ok()) status = co_await Create(at, *probe);
+  if (status.ok()) status = co_await Create(at, *probe);  // does nothing with one that is left out
   if (status.ok()) status = probe->left_out;
   if (status.ok() && RegionsIn(WantedBytes(at, *probe)) < device.count()) {
     status = Status(Code::kInvalid, Text("flash device ", path, ": is smaller than it was"));

@@ -40,15 +40,14 @@ Status NoKeyFits(const CellKeys& keys, const FoundHistory& found, std::size_t gi
   if (given == 0)
     return Status(Code::kMismatch,
                   Text("cell key: none is given, and the members of the cell at ", keys.prefix(),
-                       " prove themselves by one: give this member the key "
-                       "that they have, in place of a certificate"));
+                       " prove themselves by one: give this member the key that they have, in place of a "
+                       "certificate"));
   const HistoryValue& history = *found.value;
   if (history.checks == HistoryValue::ChecksOf(history.number, {})) {
     return Status(Code::kMismatch,
                   Text("cell key: the members of the cell at ", keys.prefix(),
-                       " have none, they prove "
-                       "themselves by certificates (cell_certificate) or not at all: configure this one as "
-                       "they are, or give it the prefix of another cell"));
+                       " have none, they prove themselves by certificates (cell_certificate) or not at all: "
+                       "configure this one as they are, or give it the prefix of another cell"));
   }
   return Status(
       Code::kMismatch,

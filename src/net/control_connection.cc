@@ -11,6 +11,7 @@
 #include "base/limits.h"
 #include "base/nearest.h"
 #include "base/step_budget.h"
+#include "net/answer_code.h"
 
 namespace cistern::net {
 namespace {
@@ -19,11 +20,6 @@ constexpr std::uint32_t kHelloMagic = 0x4f4c4843;  // "CHLO" in memory
 constexpr std::size_t kMaxName = 255;
 constexpr std::size_t kMaxHelloBytes = 1024;
 constexpr std::size_t kShownBytes = 1024;  // of the other side's message
-
-// One of a later version is no answer that this side could act on.
-Code CodeSaid(std::uint8_t code) {
-  return code > static_cast<std::uint8_t>(kLastCode) ? Code::kMismatch : static_cast<Code>(code);
-}
 
 std::vector<std::byte> Encode(const Hello& hello) {
   std::vector<std::byte> payload;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "net/answer_code.h"
 #include "net/rail.h"
 #include "net/rail_message.h"
 
@@ -190,9 +191,7 @@ Task<Status> RailReader::ReceiveItem(Batch& batch, std::uint32_t item) {
   std::array<std::byte, RailItemHead::kBytes> bytes;
   if (Status status = co_await Take(&batch, bytes); !status.ok()) co_return status;
   const RailItemHead head = RailItemHead::Load(bytes.data());
-  // A reason of a later release is a reason.
-  const auto code =
-      head.code > static_cast<std::uint8_t>(kLastCode) ? Code::kMismatch : static_cast<Code>(head.code);
+  const Code code = CodeSaid(head.code);
   const bool refused = code != Code::kOk;
   const bool no_place = head.placed > 1 || (head.placed == 1 && (refused || fabric_ == nullptr));
   if (no_place || head.head_bytes > RailLimits::kHeadBytes || head.body_bytes > RailLimits::kBodyBytes ||

@@ -53,6 +53,13 @@ Result<Identity> Look(std::string_view field, const std::string& path) {
                                     " is neither a directory nor a block device; ", "name one of these"));
 }
 
+// The same of what is needed: what is not there is refused with the way out.
+Result<Identity> LookAtNeeded(std::string_view field, const std::string& path) {
+  Result<Identity> found = Look(field, path);
+  if (!found && found.error().code() == Code::kMiss) return Error(WithWayOut(found.error(), kMakeIt));
+  return found;
+}
+
 Status CheckWritable(std::string_view field, const std::string& path) {
   if (::access(path.c_str(), R_OK | W_OK) == 0) return Status();
   const int error = errno;
@@ -97,10 +104,8 @@ Result<std::string> JournalParent(const NodeOptions& options, const std::vector<
                  "journal_dir: all flash is block devices, and the journal that they need is a file; name a "
                  "durable directory for it with --journal-dir DIR");
   }
-  Result<Identity> found = Look("journal_dir", options.journal_dir);
-  if (!found) {
-    return Error(found.error().code() == Code::kMiss ? WithWayOut(found.error(), kMakeIt) : found.error());
-  }
+  Result<Identity> found = LookAtNeeded("journal_dir", options.journal_dir);
+  if (!found) return Error(found.error());
   if (found->what != What::kDirectory) {
     return Error(Code::kInvalid, Text("journal_dir: ", options.journal_dir, " is no directory; name one"));
   }
@@ -255,10 +260,8 @@ std::vector<Lost> LostAtReboot(const NodeOptions& options, const FlashPlaces& pl
 }
 
 Result<Fd> ClaimDevice(const FlashVolume& volume, const flash::FlashDeviceOptions& device) {
-  Result<Identity> what = Look("flash", volume.path);
-  if (!what) {
-    return Error(what.error().code() == Code::kMiss ? WithWayOut(what.error(), kMakeIt) : what.error());
-  }
+  Result<Identity> what = LookAtNeeded("flash", volume.path);
+  if (!what) return Error(what.error());
   if (what->what == What::kDirectory) {
     if (Status status = io::MakeOwnDirectory("flash", device.path); !status.ok())
       return Error(std::move(status));

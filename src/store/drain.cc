@@ -38,15 +38,13 @@ Task<bool> Drain::Run(DrainOrder order) {
     co_return true;
   Stop();
   const std::uint64_t number = number_;
-  const bool writes = order.memory_goes && lower_.present();
-  context_.log.Log(LogLevel::kInfo, "drain: no puts from now on",
-                   writes ? ", what memory alone has is written to flash" : "");
   memory_goes_ = order.memory_goes;
   lower_tier_goes_ = order.lower_tier_goes;
-  writes_ = writes;
+  context_.log.Log(LogLevel::kInfo, "drain: no puts from now on",
+                   writes() ? ", what memory alone has is written to flash" : "");
   written_durably_.reset();
   stage_ = Stage::kWrites;
-  lower_records_.SetMemoryGoes(writes);
+  lower_records_.SetMemoryGoes(writes());
   switches_.Close(Switch::kWrites, true);
   handed_over_.reset();
   std::optional<Task<HandedOver>> giving;
@@ -63,7 +61,7 @@ Task<bool> Drain::Run(DrainOrder order) {
     if (give.lower_tier) give.offered_bytes = context_.slots.bytes() / kOfferedShare;
     giving.emplace(hand_over_->Give(give));
   }
-  if (writes) {
+  if (writes()) {
     co_await WriteAll(number, order.deadline);
   } else {
     co_await CountAlone(number, order.deadline);
@@ -83,7 +81,7 @@ Task<bool> Drain::Run(DrainOrder order) {
   while (GoesOn(number, order.deadline) && anyone_waits()) co_await Rest(order.deadline);
   if (number != number_) co_return false;
   // Copies that flash gave up beside that were written once more.
-  if (writes && !durable() && GoesOn(number, order.deadline)) co_await WriteAll(number, order.deadline);
+  if (!durable() && GoesOn(number, order.deadline)) co_await WriteAll(number, order.deadline);
   if (number != number_) co_return false;
   stage_ = Stage::kDrained;
   const std::string_view why =

@@ -99,8 +99,10 @@ class Drain final {
   bool GoesOn(std::uint64_t number, Instant deadline) const {
     return number == number_ && context_.clock.Now() < deadline;
   }
-  // Nothing was to be written, or all that was is there without power.
-  bool durable() const { return !writes_ || written_durably_ == context_.counters.written_down.value(); }
+  // What memory alone has is to be written: it goes, and there is where to.
+  bool writes() const { return memory_goes_ && lower_.present(); }
+  // Nothing is, or all that was is there without power.
+  bool durable() const { return !writes() || written_durably_ == context_.counters.written_down.value(); }
   bool losing() const { return memory_goes_ && lower_records_.losing(); }
   bool anyone_waits() const { return context_.leases.size() > 0 || context_.pending.size() > 0; }
 
@@ -114,7 +116,6 @@ class Drain final {
   std::uint64_t number_ = 0;  // of the last order, end or stop
   Stage stage_ = Stage::kOff;
   bool memory_goes_ = false, lower_tier_goes_ = false;
-  bool writes_ = false;
   std::optional<std::uint64_t> written_durably_;  // records, ever
   HandOver* hand_over_ = nullptr;
   std::optional<HandedOver> handed_over_;

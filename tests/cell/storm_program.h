@@ -6,9 +6,7 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -17,6 +15,8 @@
 #include <map>
 #include <string>
 #include <string_view>
+
+#include "../fault_share.h"
 
 namespace cistern {
 
@@ -85,14 +85,12 @@ inline std::string KindsText(const std::map<std::string, std::uint64_t, std::les
   return text;
 }
 
-// What is hardly ever tried proves little: of a world's kinds each has `World::kShare` of all faults, less
-// what a count of that size may lack by chance.
+// Of a world's kinds each has `World::kShare` of all faults, less what may lack.
 template <class World>
 bool EveryKindHasItsShare(const std::map<std::string, std::uint64_t, std::less<>>& kinds,
                           std::uint64_t faults) {
   if (faults < 10'000) return true;
-  const double expected = World::kShare * static_cast<double>(faults);
-  const double least = expected - std::max(3 * std::sqrt(expected), expected / 3);
+  const double least = LeastSeen(World::kShare, faults);
   bool good = true;
   for (const std::string_view kind : World::kKinds) {
     const auto seen = kinds.find(kind);

@@ -74,6 +74,12 @@ class DrainTest : public store::BlockStoreTest {
     for (int i = 0; i < 30'000 && !ended; ++i) Step();
     ASSERT_TRUE(ended.has_value());
   }
+  void LosePower() {
+    End();
+    t->LosePower();
+    ASSERT_TRUE(t->recovered.ok());
+    Attach(store::OneGroup());
+  }
   void DelayWrites(std::uint64_t us) {
     t->disk.set_faults([us](const io::IoRequest& request, const std::string&) {
       return request.kind == io::IoRequest::Kind::kWrite ? io::Fault{io::FaultKind::kDelay, us} : io::Fault{};
@@ -110,10 +116,7 @@ TEST_F(DrainTest, BeforeARebootEachPublishedBlockGoesToFlash) {
   EXPECT_EQ(drain().stage(), Stage::kDrained);
   EXPECT_TRUE(drain().complete());
   EXPECT_EQ(drain().alone(), 0u);
-  End();
-  t->LosePower();
-  ASSERT_TRUE(t->recovered.ok());
-  Attach(store::OneGroup());
+  ASSERT_NO_FATAL_FAILURE(LosePower());
   EXPECT_EQ(Gets(0, 200), 200u);
 }
 
@@ -126,10 +129,7 @@ TEST_F(DrainTest, P7WhatADrainSaysThatFlashHasIsThereWithoutPower) {
     Begin(true);
     Await();
     EXPECT_TRUE(drain().complete());
-    End();
-    t->LosePower();
-    ASSERT_TRUE(t->recovered.ok());
-    Attach(store::OneGroup());
+    ASSERT_NO_FATAL_FAILURE(LosePower());
     EXPECT_EQ(Gets(0, blocks), blocks);
     t.reset();
   }
@@ -147,10 +147,7 @@ TEST_F(DrainTest, P7BlocksOnTheirWayWhenItBeginsAreThereWithoutPower) {
     Begin(true);
     Await();
     ASSERT_TRUE(drain().complete());
-    End();
-    t->LosePower();
-    ASSERT_TRUE(t->recovered.ok());
-    Attach(store::OneGroup());
+    ASSERT_NO_FATAL_FAILURE(LosePower());
     EXPECT_EQ(Match(0, blocks - 1), blocks) << "round " << round;
     t.reset();
   }
@@ -165,10 +162,7 @@ TEST_F(DrainTest, P7DeviceThatCannotKeepWhatItTookIsNotCounted) {
   Await();
   EXPECT_TRUE(drain().complete());
   EXPECT_FALSE(FlashOf(*t).devices()[1].in_service);
-  End();
-  t->LosePower();
-  ASSERT_TRUE(t->recovered.ok());
-  Attach(store::OneGroup());
+  ASSERT_NO_FATAL_FAILURE(LosePower());
   EXPECT_EQ(Gets(0, 4), 4u);
 }
 

@@ -17,16 +17,19 @@ constexpr std::int64_t kLeaseUs = 60'000'000;
 
 class PartialFetchTest : public store::BlockStoreTest {
  protected:
+  static store::TestTier OnDevice(std::uint64_t region_bytes, std::uint64_t bytes) {
+    flash::FlashOptions flash;
+    flash.region_bytes = region_bytes;
+    flash.devices.push_back({"flash0", bytes});
+    return OnFlash(flash);
+  }
   static store::TestStoreOptions With(Promotion promote) {
     store::TestStoreOptions options;
     options.store.max_blocks = 4;
     options.store.max_lower_blocks = 4096;
     options.store.read_ahead_bytes = 0;
     options.store.lower.promote = promote;
-    flash::FlashOptions flash;
-    flash.region_bytes = 2u << 20;
-    flash.devices.push_back({"flash0", 32u << 20});
-    options.tier = OnFlash(flash);
+    options.tier = OnDevice(2u << 20, 32u << 20);
     return options;
   }
   // Blocks of six segments on flash, four at most in memory, and none read to stay there at the first asking.
@@ -244,10 +247,7 @@ TEST_F(PartialFetchTest, P5PartialCopiesTakeAnEighthOfMemoryAtMostAndLeaveItForA
 TEST_F(PartialFetchTest, P5APutThatWaitedForASegmentOnItsWayIsBusyOnceItCame) {
   store::TestStoreOptions options = With(Promotion::kSecondHit);
   options.store.max_blocks = 0;
-  flash::FlashOptions flash;
-  flash.region_bytes = 2u << 20;
-  flash.devices.push_back({"flash0", 256u << 20});
-  options.tier = OnFlash(flash);
+  options.tier = OnDevice(2u << 20, 256u << 20);
   Make(options);
   std::vector<catalog::BlockName> names;
   for (std::uint64_t n = 0; n == 0 || Here(0); ++n) {
@@ -284,10 +284,7 @@ TEST_F(PartialFetchTest, P5PassagesOfAnotherSizeKeepNoPutOut) {
   store::TestStoreOptions options = With(Promotion::kSecondHit);
   options.headers = 4;
   options.store.max_blocks = 0;
-  flash::FlashOptions flash;
-  flash.region_bytes = 4u << 20;
-  flash.devices.push_back({"flash0", 512u << 20});
-  options.tier = OnFlash(flash);
+  options.tier = OnDevice(4u << 20, 512u << 20);
   Make(options);
   std::vector<catalog::BlockName> names;
   for (std::uint64_t n = 0; n < kCount; ++n) {

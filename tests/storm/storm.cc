@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -21,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "../fault_share.h"
 #include "base/format.h"
 #include "command_line.h"
 #include "world.h"
@@ -163,17 +163,13 @@ void Report(const Told& all, std::uint64_t first, double seconds, bool json) {
       number(all.hits), number(all.words), number(all.starts), number(all.failed_starts), seconds);
 }
 
-// What is hardly ever tried proves little: each kind has 5 % of what was seen in worlds of its own, those of
-// flash or those without. So has each kind that only a lower tier suffers, of the worlds with the simulated
-// one. Three standard deviations of a count of that size may lack, or a third of it where that is more:
-// worlds of some seeds hardly come to some kinds, and 79 worlds of one run lacked a quarter.
+// Each kind has 5 % of what was seen in worlds of its own, those of flash or those without, less what may
+// lack. So has each kind that only a lower tier suffers, of the worlds with the simulated one.
 bool EveryKindHasItsShare(const Told& all) {
   if (all.faults.total() < 10'000) return true;
   bool good = true;
   auto check = [&good](Fault kind, const Faults& faults, std::string_view where) {
-    const double expected = 0.05 * static_cast<double>(faults.total());
-    const double lacking = std::max(3 * std::sqrt(expected), expected / 3);
-    if (static_cast<double>(faults[kind].seen) >= expected - lacking) return;
+    if (static_cast<double>(faults[kind].seen) >= LeastSeen(0.05, faults.total())) return;
     std::fprintf(stderr,
                  "FAILED: %s has %.1f %% of the faults seen in worlds with %s, and has to have 5 %%\n",
                  std::string(FaultName(kind)).c_str(), Share(faults[kind].seen, faults.total()),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
+from collections.abc import Iterator
 from types import FrameType, SimpleNamespace
 from typing import Any
 
@@ -168,25 +169,27 @@ def core_of_caller() -> Any:
 
 def _caller(attribute: str, method: str) -> Any:
     """The nearest caller that is an object with both."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        caller = frame.f_locals.get("self")
+    for _, caller in _callers():
         if hasattr(caller, attribute) and callable(getattr(caller, method, None)):
             return caller
-        frame = frame.f_back
     return None
+
+
+def _callers() -> Iterator[tuple[str, Any]]:
+    """From the nearest on: the name of each function, and the object that it is called of, or None."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        yield frame.f_code.co_name, frame.f_locals.get("self")
+        frame = frame.f_back
 
 
 def engine_transfer_config(vllm_config: Any) -> Any:
     """The engine's own KVTransferConfig: of a child of MultiConnector, which makes each child with a configuration that
     has the child's alone, that of the outermost one."""
     found = getattr(vllm_config, "kv_transfer_config", None)
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        caller = frame.f_locals.get("self")
+    for _, caller in _callers():
         if any(one.__name__ == "MultiConnector" for one in type(caller).__mro__):
             found = getattr(getattr(caller, "_vllm_config", None), "kv_transfer_config", None) or found
-        frame = frame.f_back
     return found
 
 
@@ -194,9 +197,4 @@ def stepped_by_caller() -> bool:
     """Whether the calling engine core is stepped from this very process, by a caller that stops when no request is
     left: `LLM` without an engine process. An engine core with a process of its own goes on as long as its connector
     says that work is pending."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if frame.f_code.co_name == "get_output" and type(frame.f_locals.get("self")).__name__ == "InprocClient":
-            return True
-        frame = frame.f_back
-    return False
+    return any(name == "get_output" and type(caller).__name__ == "InprocClient" for name, caller in _callers())
